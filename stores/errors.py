@@ -1,0 +1,93 @@
+"""What can go wrong in a store: one tree, so that a caller can catch one kind or all.
+
+Each error carries its data as attributes; `retryable` says whether the same call may succeed later
+without anybody changing anything.
+"""
+
+from typing import ClassVar
+
+
+class StoreError(Exception):
+    """A store could not do what it was asked."""
+
+    retryable: ClassVar[bool] = False
+
+
+class StoreUnavailableError(StoreError):
+    """No server could be reached, or it could not take a write now. Retryable."""
+
+    retryable = True
+
+
+class StoreConfigurationError(StoreError):
+    """The database is not fit for use: say what was found and which step repairs it."""
+
+
+class InvalidIdentifierError(StoreError, ValueError):
+    """An id is empty, too long or holds characters that no id may hold."""
+
+    def __init__(self, kind: str, value: object, problem: str) -> None:
+        self.kind = kind
+        self.value = value
+        self.problem = problem
+        super().__init__(kind, value, problem)
+
+    def __str__(self) -> str:
+        """What was tried, on which id, what was found, what to do."""
+        return (
+            f"{self.kind} {self.value!r} {self.problem}; it must be 1 to 200 characters without "
+            "control characters, lone surrogates or outer white space"
+        )
+
+
+class RunIdTakenError(StoreError, ValueError):
+    """A run id belongs to another registration already.
+
+    The words are the same whether that run is in the caller's workspace or in another one.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        super().__init__(run_id)
+
+    def __str__(self) -> str:
+        """What was tried, on which id, what was found, what to do."""
+        return (
+            f"run_id {self.run_id!r} is taken: a run is registered once, by one registration. "
+            "Choose another run_id; to group runs of one dialogue pass conversation_id"
+        )
+
+
+class IdempotencyConflictError(StoreError):
+    """A key that was applied came again with other content; the first row is untouched."""
+
+    def __init__(self, boundary: str, run_id: str, key: str) -> None:
+        self.boundary = boundary
+        self.run_id = run_id
+        self.key = key
+        super().__init__(boundary, run_id, key)
+
+    def __str__(self) -> str:
+        """What was tried, on which id, what was found, what to do."""
+        return (
+            f"{self.boundary} of run {self.run_id!r}: key {self.key!r} was applied before with "
+            "other content; the first row was kept. Equal keys must carry equal content"
+        )
+
+
+class DamagedSnapshotError(StoreError):
+    """A stored snapshot cannot be put together again from its messages."""
+
+    def __init__(self, run_id: str, sequence: int, problem: str) -> None:
+        self.run_id = run_id
+        self.sequence = sequence
+        self.problem = problem
+        super().__init__(run_id, sequence, problem)
+
+    def __str__(self) -> str:
+        """What was tried, on which id, what was found, what to do."""
+        return f"snapshot {self.sequence} of run {self.run_id!r} is damaged: {self.problem}"
+
+
+class InvalidCursorError(StoreError, ValueError):
+    """A page cursor was not made by an earlier page of this listing."""

@@ -1,0 +1,157 @@
+"""Message histories by reference: positions in a run's message log, and ranges of them."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from pydantic_ai.messages import ModelMessage
+
+from stores.digests import message_digest, message_text
+from stores.errors import DamagedSnapshotError
+from stores.operations import PositionedMessage
+from stores.rows import PositionRow, SnapshotRow
+
+Range = tuple[int, int]
+"""Half-open: first position and the one after the last."""
+
+
+def positions_in(ranges: Iterable[Range]) -> Iterator[int]:
+    """The positions that ranges name, in their order."""
+    for start, end in ranges:
+        yield from range(start, end)
+
+
+def ranges_of(positions: Iterable[int]) -> tuple[Range, ...]:
+    """The fewest ranges that name these positions in this order."""
+    ranges: list[Range] = []
+    for position in positions:
+        if ranges and ranges[-1][1] == position:
+            ranges[-1] = (ranges[-1][0], position + 1)
+        else:
+            ranges.append((position, position + 1))
+    return tuple(ranges)
+
+
+def assembled(
+    snapshot: SnapshotRow, positions: Mapping[int, str], texts: Mapping[str, str]
+) -> list[str]:
+    """The texts of a snapshot's messages, from what its log and the stored messages hold.
+
+    Raises:
+        DamagedSnapshotError: a position or a message is missing. Not retryable.
+    """
+    try:
+        return [texts[positions[each]] for each in positions_in(snapshot.ranges)]
+    except KeyError as error:
+        (missing,) = error.args
+        what = "position" if isinstance(missing, int) else "message"
+        problem = f"{what} {missing!r} is missing"
+        raise DamagedSnapshotError(snapshot.run_id, snapshot.sequence, problem) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class MessageLog:
+    """What a run's log holds: the newest history as (position, digest), and the next position."""
+
+    history: tuple[tuple[int, str], ...] = ()
+    next_position: int = 0
+
+
+def place(
+    messages: Sequence[ModelMessage], log: MessageLog, *, workspace_id: str
+) -> tuple[tuple[Range, ...], tuple[PositionedMessage, ...]]:
+    """Ranges for a history that names no positions, and the messages to add to the log for it.
+
+    A message that the newest history holds keeps its position; the rest go to the end of the log.
+    """
+    known: dict[str, list[int]] = {}
+    for position, digest in log.history:
+        known.setdefault(digest, []).append(position)
+    positions: list[int] = []
+    entries: list[PositionedMessage] = []
+    for message in messages:
+        held = known.get(message_digest(workspace_id, message_text(message)))
+        if held:
+            # The last one left serves every further repeat: a position may be named twice.
+            positions.append(held.pop(0) if len(held) > 1 else held[0])
+            continue
+        position = log.next_position + len(entries)
+        entries.append(PositionedMessage(position=position, message=message))
+        positions.append(position)
+    return ranges_of(positions), tuple(entries)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Body:
+    """A message's text on its way to the store.
+
+    `owner` is the position that brings it, `None` when several do. A stored body that somebody else
+    brings too loses its owner and is never dropped again.
+    """
+
+    text: str
+    owner: str | None
+
+
+@dataclass(kw_only=True)
+class MessageChanges:
+    """What a commit changes in message logs. Put `bodies` before dropping any.
+
+    `dropped` holds digest and owner of messages of which a position got a newer version; one goes
+    unless somebody else has claimed it.
+    """
+
+    positions: list[PositionRow] = field(default_factory=list[PositionRow])
+    bodies: dict[str, Body] = field(default_factory=dict[str, Body])
+    dropped: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+
+
+class MessageWriter:
+    """Puts messages at positions; a position that is taken gets the newer version in place."""
+
+    def __init__(
+        self,
+        stored: dict[tuple[str, int], PositionRow],
+        *,
+        workspace_id: str,
+        branch: str,
+        number: int | None,
+    ) -> None:
+        self._stored = stored
+        self._workspace_id = workspace_id
+        self._branch = branch
+        self._number = number
+        self._newest: dict[tuple[str, int], PositionRow] = {}
+        self._texts: dict[str, str] = {}
+
+    def put(self, run_id: str, entry: PositionedMessage) -> None:
+        """Put one message."""
+        text = message_text(entry.message)
+        digest = message_digest(self._workspace_id, text)
+        key = (run_id, entry.position)
+        self._texts[digest] = text
+        if key in self._stored:
+            self._newest[key] = replace(self._stored[key], message=digest)
+            return
+        self._newest[key] = PositionRow(
+            workspace_id=self._workspace_id,
+            run_id=run_id,
+            branch=self._branch,
+            number=self._number,
+            position=entry.position,
+            message=digest,
+        )
+
+    def changes(self) -> MessageChanges:
+        """What is left to write when all messages are put."""
+        changes = MessageChanges()
+        for key, row in self._newest.items():
+            stored = self._stored.get(key)
+            if stored is not None:
+                if stored.message == row.message:
+                    continue
+                changes.dropped.append((stored.message, row.owner))
+            changes.positions.append(row)
+            is_shared = row.message in changes.bodies
+            owner = None if is_shared else row.owner
+            changes.bodies[row.message] = Body(text=self._texts[row.message], owner=owner)
+        return changes

@@ -1,0 +1,82 @@
+"""A commit made ready: ids checked, digests computed, answers at hand."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from stores.commits import Commit, CommitResult, OperationOutcome, Verdict, spans_of
+from stores.digests import commit_digest, operation_digest
+from stores.errors import IdempotencyConflictError
+from stores.identifiers import check_identifier
+from stores.operations import AppendEvent, EventContext, Operation, RegisterRun, SaveSnapshot
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedCommit:
+    """A commit with the digest of each operation and of the whole."""
+
+    commit: Commit
+    digests: tuple[str, ...]
+    digest: str
+
+    @property
+    def number(self) -> int | None:
+        """The commit's number, `None` outside a workflow."""
+        return self.commit.position.number if self.commit.position else None
+
+    @property
+    def branch(self) -> str:
+        """The branch of the rows that it writes."""
+        return self.commit.position.branch if self.commit.position else self.commit.branch
+
+    @property
+    def run_ids(self) -> list[str]:
+        """The runs that it is about, in order of first appearance."""
+        return list(dict.fromkeys(each.run_id for each in self.commit.operations))
+
+    def result(self, verdict: Verdict, outcomes: Iterable[OperationOutcome] = ()) -> CommitResult:
+        """The answer to this commit."""
+        return CommitResult(
+            verdict=verdict,
+            number=self.number,
+            digest=self.digest,
+            spans=spans_of(self.commit.operations),
+            outcomes=tuple(outcomes),
+        )
+
+    def suppressed(self) -> CommitResult:
+        """The answer when the same commit was written before."""
+        indexes = range(len(self.commit.operations))
+        outcomes = [OperationOutcome(index=each, disposition="suppressed") for each in indexes]
+        return self.result("suppress", outcomes)
+
+    def conflict(self) -> IdempotencyConflictError:
+        """The error when other content was written under the same number and fence."""
+        return IdempotencyConflictError("commit", ", ".join(self.run_ids), str(self.number))
+
+
+def prepare(commit: Commit, digests: tuple[str, ...] | None = None) -> PreparedCommit:
+    """Check the ids of a commit and compute its digests, unless the caller knows those.
+
+    Raises:
+        InvalidIdentifierError: an id is malformed. Not retryable.
+    """
+    for operation in commit.operations:
+        _check_identifiers(operation)
+    if digests is None:
+        digests = tuple(operation_digest(each) for each in commit.operations)
+    return PreparedCommit(
+        commit=commit, digests=digests, digest=commit_digest(commit.operations, digests)
+    )
+
+
+def _check_identifiers(operation: Operation) -> None:
+    check_identifier("run_id", operation.run_id)
+    lineage: RegisterRun | EventContext | None = None
+    if isinstance(operation, RegisterRun):
+        lineage = operation
+    elif isinstance(operation, AppendEvent | SaveSnapshot):
+        lineage = operation.context
+    if lineage is not None and lineage.conversation_id is not None:
+        check_identifier("conversation_id", lineage.conversation_id)
+    if lineage is not None and lineage.parent_run_id is not None:
+        check_identifier("parent_run_id", lineage.parent_run_id)

@@ -1,0 +1,267 @@
+"""The rows that a store keeps, and the records that are read from them.
+
+A row knows who wrote it (branch, commit number) and whether it still counts: `mark` is `None` while
+it is live. Stores change rows only by way of `stores.planning`, so that all of them decide alike.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Literal, TypeVar
+
+from pydantic_ai.messages import ModelMessage
+
+from stores.digests import DIGEST_SCHEME
+from stores.operations import EventContext
+from stores.records import (
+    ContinuableSnapshot,
+    EventKind,
+    RunBranch,
+    RunRecord,
+    RunState,
+    SnapshotState,
+    SnapshotSummary,
+    StepEvent,
+)
+
+Mark = Literal["superseded", "abandoned"]
+"""Why a row no longer counts: its workflow task was lost, or it lies behind a reset."""
+
+RUN_STATES: Mapping[EventKind, RunState] = {
+    "run_started": "running",
+    "run_completed": "completed",
+    "run_failed": "failed",
+}
+"""The state that each event of kind `run_*` puts its run in."""
+
+CANCELLED = "cancelled"
+"""The error of the `run_failed` event that a cancelled run ends with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What every row tells. `row_id` is the store's own handle; `None` while it is not stored."""
+
+    workspace_id: str
+    run_id: str
+    branch: str
+    number: int | None
+    row_id: object = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarkedRow(Row):
+    """A row that counts, or not, as a whole."""
+
+    mark: Mark | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyedRow(MarkedRow):
+    """A row that a key protects from being written twice; `None` protects from nothing."""
+
+    sequence: int
+    key: str | None
+    digest: str
+    at: datetime
+    context: EventContext | None = None
+    scheme: int = DIGEST_SCHEME
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventRow(KeyedRow):
+    """One event. `usage` is kept so that a run's state can be folded again."""
+
+    event: EventKind
+    step_index: int
+    call_index: int | None = None
+    tool_call_id: str | None = None
+    tool_name: str | None = None
+    error: str | None = None
+    error_type: str | None = None
+    usage: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotRow(KeyedRow):
+    """One snapshot: ranges of positions, no messages."""
+
+    step_index: int
+    state: SnapshotState
+    ranges: tuple[tuple[int, int], ...]
+
+    @property
+    def message_count(self) -> int:
+        """Length of the history."""
+        return sum(end - start for start, end in self.ranges)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionRow(MarkedRow):
+    """A position in a run's message log and the digest of the message that it holds."""
+
+    position: int
+    message: str
+
+    @property
+    def owner(self) -> str:
+        """Who may delete the message when this position gets a newer version of it."""
+        return f"{self.run_id}|{self.position}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRow:
+    """A run with the commit that registered it, and where its state comes from."""
+
+    record: RunRecord
+    branch: str
+    number: int | None
+    mark: Mark | None = None
+    state_sequence: int = -1
+
+
+AnyKeyedRow = TypeVar("AnyKeyedRow", bound=KeyedRow)
+
+
+def same_content(row_digest: str, row_scheme: int, digest: str) -> bool:
+    """Whether a stored row has this content; rows of another scheme are compared by key only."""
+    return row_scheme != DIGEST_SCHEME or row_digest == digest
+
+
+def utc(value: datetime) -> datetime:
+    """The same instant in UTC.
+
+    Raises:
+        ValueError: the time has no zone. Not retryable.
+    """
+    if value.tzinfo is None:
+        msg = f"time {value!r} has no zone; pass an aware one, for example in UTC"
+        raise ValueError(msg)
+    return value.astimezone(UTC)
+
+
+def storable(text: str | None) -> str | None:
+    """The text with lone surrogates, which UTF-8 cannot hold, replaced by U+FFFD."""
+    return text and text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def json_copy(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """An independent copy, as it comes back from JSON text."""
+    return json.loads(json.dumps(value))
+
+
+def with_state_of(run: RunRow, event: EventRow) -> RunRow:
+    """The run after this event, when the event is of kind `run_*` and not older than its state."""
+    state = RUN_STATES.get(event.event)
+    if state is None or event.sequence < run.state_sequence:
+        return run
+    if state == "failed" and event.error == CANCELLED:
+        state = "cancelled"
+    record = replace(
+        run.record,
+        state=state,
+        ended_at=None if state == "running" else event.at,
+        error=event.error,
+        usage=event.usage,
+    )
+    return replace(run, record=record, state_sequence=event.sequence)
+
+
+def without_state(run: RunRow) -> RunRow:
+    """The run as it was registered, before any event of kind `run_*`."""
+    record = replace(run.record, state="running", ended_at=None, error=None, usage=None)
+    return replace(run, record=record, state_sequence=-1)
+
+
+def joined(
+    chain: tuple[RunBranch, ...], *, execution_id: str, branch: str, first_sequence: int
+) -> tuple[RunBranch, ...]:
+    """The chain with this branch at its end; what it overtakes is left out."""
+    if any(each.branch == branch for each in chain):
+        return chain
+    kept = tuple(each for each in chain if each.first_sequence < first_sequence)
+    added = RunBranch(execution_id=execution_id, branch=branch, first_sequence=first_sequence)
+    return (*kept, added)
+
+
+def split_after(
+    chain: tuple[RunBranch, ...], execution_id: str
+) -> tuple[tuple[RunBranch, ...], tuple[RunBranch, ...]]:
+    """The chain up to an execution, and the executions that went on from it."""
+    last = max(
+        (index for index, each in enumerate(chain) if each.execution_id == execution_id),
+        default=len(chain) - 1,
+    )
+    return chain[: last + 1], chain[last + 1 :]
+
+
+def _context_of(row: KeyedRow, run: RunRecord | None) -> EventContext:
+    if row.context is not None:
+        return row.context
+    if run is None:
+        return EventContext()
+    return EventContext(
+        conversation_id=run.conversation_id,
+        parent_run_id=run.parent_run_id,
+        agent_name=run.agent_name,
+        metadata=run.metadata,
+    )
+
+
+def event_record(row: EventRow, run: RunRecord | None) -> StepEvent:
+    """The event as it is read; lineage that the row leaves out is the run's."""
+    context = _context_of(row, run)
+    return StepEvent(
+        run_id=row.run_id,
+        kind=row.event,
+        step_index=row.step_index,
+        timestamp=row.at,
+        conversation_id=context.conversation_id,
+        parent_run_id=context.parent_run_id,
+        agent_name=context.agent_name,
+        tool_call_id=row.tool_call_id,
+        tool_name=row.tool_name,
+        error=row.error,
+        metadata=dict(context.metadata),
+        idempotency_key=row.key,
+        sequence=row.sequence,
+        call_index=row.call_index,
+        branch=row.branch,
+        commit_number=row.number,
+    )
+
+
+def snapshot_record(
+    row: SnapshotRow, run: RunRecord | None, messages: list[ModelMessage]
+) -> ContinuableSnapshot:
+    """The snapshot as it is read, with its messages."""
+    context = _context_of(row, run)
+    return ContinuableSnapshot(
+        run_id=row.run_id,
+        step_index=row.step_index,
+        messages=messages,
+        conversation_id=context.conversation_id,
+        parent_run_id=context.parent_run_id,
+        agent_name=context.agent_name,
+        timestamp=row.at,
+        state=row.state,
+        idempotency_key=row.key,
+        sequence=row.sequence,
+        branch=row.branch,
+        commit_number=row.number,
+    )
+
+
+def snapshot_summary(row: SnapshotRow) -> SnapshotSummary:
+    """The snapshot as listings show it."""
+    return SnapshotSummary(
+        run_id=row.run_id,
+        sequence=row.sequence,
+        step_index=row.step_index,
+        state=row.state,
+        timestamp=row.at,
+        message_count=row.message_count,
+        idempotency_key=row.key,
+        branch=row.branch,
+    )

@@ -1,0 +1,159 @@
+"""The seed's single methods, as commits of one operation without a position.
+
+Nothing is superseded or stale there; each key decides alone.
+"""
+
+from abc import ABC, abstractmethod
+from datetime import UTC, datetime
+
+from stores.commits import Commit, CommitResult
+from stores.digests import history_digest
+from stores.errors import IdempotencyConflictError, RunIdTakenError
+from stores.histories import MessageLog, place
+from stores.operations import (
+    AppendEvent,
+    EventContext,
+    FinishToolEffect,
+    RegisterRun,
+    SaveSnapshot,
+    StartToolEffect,
+)
+from stores.preparing import PreparedCommit, prepare
+from stores.records import ContinuableSnapshot, RunRecord, StepEvent, ToolEffectRecord
+
+_ORDINALS = {"unknown": 0, "completed": 1, "failed": 1, "resolved": 2}
+"""A record names no ordinal: one place for each thing that can be said of an effect once."""
+
+
+class SingleWrites(ABC):
+    """`register_run`, `append_event`, `save_snapshot` and `record_tool_effect` over `commit`."""
+
+    @abstractmethod
+    async def commit(self, commit: Commit) -> CommitResult:
+        """Write a group of operations."""
+
+    @abstractmethod
+    async def _commit_history(self, snapshot: ContinuableSnapshot) -> CommitResult:
+        """Commit `prepare_history(snapshot, ...)` with the run's log read in its transaction."""
+
+    async def register_run(self, record: RunRecord) -> None:
+        """See `StepStore.register_run`."""
+        operation = RegisterRun(
+            run_id=record.run_id,
+            registration_id=record.registration_id,
+            conversation_id=record.conversation_id,
+            parent_run_id=record.parent_run_id,
+            agent_name=record.agent_name,
+            metadata=record.metadata,
+            principal=record.principal,
+            started_at=record.started_at,
+        )
+        commit = Commit(
+            operations=(operation,), now=record.started_at, branch=record.registration_id or ""
+        )
+        conflict = IdempotencyConflictError(operation.kind, record.run_id, operation.key)
+        _raise_refusal(await self.commit(commit), 0, conflict)
+
+    async def append_event(self, event: StepEvent) -> None:
+        """See `StepStore.append_event`."""
+        operation = AppendEvent(
+            run_id=event.run_id,
+            sequence=event.sequence or None,
+            key=event.idempotency_key,
+            event=event.kind,
+            step_index=event.step_index,
+            call_index=event.call_index,
+            tool_call_id=event.tool_call_id,
+            tool_name=event.tool_name,
+            error=event.error,
+            context=EventContext(
+                conversation_id=event.conversation_id,
+                parent_run_id=event.parent_run_id,
+                agent_name=event.agent_name,
+                metadata=event.metadata,
+            ),
+        )
+        commit = Commit(operations=(operation,), now=event.timestamp, branch=event.branch)
+        conflict = IdempotencyConflictError(operation.kind, event.run_id, str(operation.key))
+        _raise_refusal(await self.commit(commit), 0, conflict)
+
+    async def save_snapshot(self, snapshot: ContinuableSnapshot) -> None:
+        """See `StepStore.save_snapshot`."""
+        key = str(snapshot.idempotency_key)
+        conflict = IdempotencyConflictError("save_snapshot", snapshot.run_id, key)
+        _raise_refusal(await self._commit_history(snapshot), 0, conflict)
+
+    async def record_tool_effect(self, record: ToolEffectRecord) -> None:
+        """See `StepStore.record_tool_effect`. Arguments are not taken over."""
+        start = StartToolEffect(
+            run_id=record.run_id,
+            sequence=record.sequence or None,
+            tool_call_id=record.tool_call_id,
+            tool_name=record.tool_name,
+            step_index=record.step_index,
+            call_index=record.call_index,
+            idempotency_key=record.idempotency_key,
+            effect_summary=record.effect_summary,
+            effect=record.effect,
+        )
+        # Before a finish the start makes the row if there is none; beside an earlier start it says
+        # nothing new, so its refusal does not matter then.
+        operations: tuple[StartToolEffect | FinishToolEffect, ...] = (start, *_finish_of(record))
+        commit = Commit(operations=operations, now=record.started_at, branch=record.branch)
+        key = operations[-1].key
+        conflict = IdempotencyConflictError(operations[-1].kind, record.run_id, key)
+        _raise_refusal(await self.commit(commit), len(operations) - 1, conflict)
+
+
+def _finish_of(record: ToolEffectRecord) -> tuple[FinishToolEffect, ...]:
+    if record.status == "started":
+        return ()
+    finish = FinishToolEffect(
+        run_id=record.run_id,
+        tool_call_id=record.tool_call_id,
+        tool_name=record.tool_name,
+        step_index=record.step_index,
+        call_index=record.call_index,
+        idempotency_key=record.idempotency_key,
+        effect_summary=record.effect_summary,
+        status=record.status,
+        error=record.error,
+        ordinal=_ORDINALS[record.status],
+        at=record.ended_at or datetime.now(UTC),  # noqa: TID251 - only when the caller names no time
+    )
+    return (finish,)
+
+
+def prepare_history(
+    snapshot: ContinuableSnapshot, log: MessageLog, *, workspace_id: str
+) -> PreparedCommit:
+    """The commit of a snapshot that names no positions.
+
+    Its digest says what the history means, not where its messages happen to lie.
+    """
+    ranges, entries = place(snapshot.messages, log, workspace_id=workspace_id)
+    operation = SaveSnapshot(
+        run_id=snapshot.run_id,
+        sequence=snapshot.sequence or None,
+        key=snapshot.idempotency_key,
+        step_index=snapshot.step_index,
+        state=snapshot.state,
+        ranges=ranges,
+        entries=entries,
+        context=EventContext(
+            conversation_id=snapshot.conversation_id,
+            parent_run_id=snapshot.parent_run_id,
+            agent_name=snapshot.agent_name,
+        ),
+    )
+    commit = Commit(operations=(operation,), now=snapshot.timestamp, branch=snapshot.branch)
+    digest = history_digest(snapshot.step_index, snapshot.state, snapshot.messages)
+    return prepare(commit, (digest,))
+
+
+def _raise_refusal(result: CommitResult, index: int, conflict: IdempotencyConflictError) -> None:
+    """Raise what the operation at `index` was refused for, if it was."""
+    for refusal in result.refused():
+        if refusal.index == index:
+            is_taken = refusal.error_type == RunIdTakenError.__name__
+            raise RunIdTakenError(conflict.run_id) if is_taken else conflict
