@@ -1,0 +1,68 @@
+"""Loading a stored history into a workflow."""
+
+from pydantic import BaseModel, ConfigDict
+from pydantic_ai.messages import ModelMessage
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from activities.errors import as_application_error
+from stores.errors import StoreError
+from stores.identifiers import DEFAULT_WORKSPACE
+from stores.protocols import StepStore
+
+
+class LoadHistoryRequest(BaseModel):
+    """Whose newest snapshot to load. Frozen: recorded histories hold it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    run_id: str
+    include_interrupted: bool = False
+    workspace_id: str = DEFAULT_WORKSPACE
+
+
+class LoadHistoryResult(BaseModel):
+    """The messages of the snapshot, and what it belongs to."""
+
+    messages: list[ModelMessage]
+    conversation_id: str | None = None
+    snapshot_sequence: int = 0
+    state: str = "complete"
+
+
+class HistoryActivities:
+    """Read activities over a store."""
+
+    def __init__(self, store: StepStore) -> None:
+        self._store = store
+
+    @activity.defn(name="load_history")
+    async def load_history(self, request: LoadHistoryRequest) -> LoadHistoryResult:
+        """Load the newest matching snapshot of a run. Reads only; journaled by the workflow.
+
+        Raises:
+            ApplicationError: type `LookupError` when the run has no such snapshot in this
+            workspace.
+                Not retryable.
+        """
+        store = self._store.for_workspace(request.workspace_id)
+        try:
+            snapshot = await store.latest_snapshot(
+                run_id=request.run_id, include_interrupted=request.include_interrupted
+            )
+        except StoreError as error:
+            raise as_application_error(error) from error
+        if snapshot is None:
+            kind = "snapshot" if request.include_interrupted else "complete snapshot"
+            message = (
+                f"run {request.run_id!r} cannot be continued or forked: this workspace has no "
+                f"{kind} of it. See its snapshots with `perdure snapshots`, or allow interrupted "
+                "ones with include_interrupted"
+            )
+            raise ApplicationError(message, type="LookupError", non_retryable=True)
+        return LoadHistoryResult(
+            messages=snapshot.messages,
+            conversation_id=snapshot.conversation_id,
+            snapshot_sequence=snapshot.sequence,
+            state=snapshot.state,
+        )

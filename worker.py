@@ -1,0 +1,236 @@
+"""The worker: settings, client, store, agents, activities, then work until told to stop."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from pydantic_ai import Agent
+from pydantic_ai.durable_exec.temporal import AgentPlugin, PydanticAIPlugin
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import (
+    AddSearchAttributesRequest,
+    ListSearchAttributesRequest,
+)
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+from temporalio.worker import Interceptor, Replayer, Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+from temporalio.workflow import SandboxImportNotificationPolicy
+
+from activities.boundaries import BoundaryActivities
+from activities.heartbeat import HeartbeatInterceptor
+from activities.history import HistoryActivities
+from agents.registry import load_agents
+from client import DATA_CONVERTER, connect
+from settings import Settings
+from stores.opening import open_step_store
+from stores.protocols import StepStore
+from workflows import names
+from workflows.agents import register_agents
+from workflows.interceptor import JournalInterceptor
+from workflows.registry import WORKFLOWS
+
+logger = logging.getLogger("perdure.worker")
+
+_VISIBILITY_DEADLINE_SECONDS = 30
+"""How long `init` waits until the server knows new search attributes."""
+
+
+def workflow_runner() -> SandboxedWorkflowRunner:
+    """The sandbox of worker and replayer; an unguarded import of our own code is an error."""
+    restrictions = SandboxRestrictions.default.with_import_notification_policy(
+        SandboxImportNotificationPolicy.WARN_ON_DYNAMIC_IMPORT
+        | SandboxImportNotificationPolicy.RAISE_ON_UNINTENTIONAL_PASSTHROUGH
+    )
+    return SandboxedWorkflowRunner(restrictions=restrictions)
+
+
+def interceptors() -> list[Interceptor]:
+    """What worker and replayer put around workflows and activities."""
+    return [JournalInterceptor(), HeartbeatInterceptor()]
+
+
+def build_worker(
+    client: Client,
+    store: StepStore,
+    agents: Sequence[Agent[Any, Any]],
+    settings: Settings,
+    *,
+    search_attributes: tuple[str, ...] = (),
+    workflows: Iterable[type] = (),
+    activities: Iterable[Callable[..., object]] = (),
+) -> Worker:
+    """A worker for `agents` that writes to `store`.
+
+    Args:
+        search_attributes: names that the server knows; runs set no others.
+        workflows: a user's own workflow classes, beside Perdure's.
+        activities: a user's own activities.
+
+    Raises:
+        AgentSetupError: an agent cannot be run; the message names it.
+    """
+    register_agents(agents)
+    boundaries = BoundaryActivities(
+        store, boundary_mode=settings.boundary_mode, search_attributes=search_attributes
+    )
+    history = HistoryActivities(store)
+    return Worker(
+        client,
+        task_queue=settings.task_queue,
+        workflows=[*WORKFLOWS, *workflows],
+        activities=[*boundaries.activities, history.load_history, *activities],
+        plugins=[AgentPlugin(agent) for agent in agents],
+        interceptors=interceptors(),
+        workflow_runner=workflow_runner(),
+        max_cached_workflows=settings.max_cached_workflows,
+        max_concurrent_workflow_tasks=settings.max_concurrent_workflow_tasks,
+        max_concurrent_activities=settings.max_concurrent_activities,
+        graceful_shutdown_timeout=settings.graceful_shutdown,
+        build_id=settings.build_id,
+    )
+
+
+def build_replayer(
+    agents: Sequence[Agent[Any, Any]], *, workflows: Iterable[type] = ()
+) -> Replayer:
+    """A replayer set up as the worker is, for histories of `agents` and of a user's `workflows`.
+
+    Raises:
+        AgentSetupError: an agent cannot be run; the message names it.
+    """
+    register_agents(agents)
+    return Replayer(
+        workflows=[*WORKFLOWS, *workflows],
+        plugins=[PydanticAIPlugin(), *(AgentPlugin(agent) for agent in agents)],
+        interceptors=interceptors(),
+        workflow_runner=workflow_runner(),
+        data_converter=DATA_CONVERTER,
+        build_id="replay",
+    )
+
+
+async def initialise(settings: Settings) -> list[str]:
+    """Make what a worker needs: indexes in MongoDB, search attributes in Temporal.
+
+    Repeats: what is there already is left alone. Returns a line for each thing that was done.
+
+    Raises:
+        StoreConfigurationError, StoreUnavailableError: MongoDB is unfit or away.
+        TemporalUnavailableError: Temporal is away, or the namespace is missing.
+    """
+    client = await connect(settings)
+    store = open_step_store(
+        "mongodb", db_url=settings.mongodb_uri, database=settings.mongodb_database
+    )
+    try:
+        done = await store.initialise()
+    finally:
+        await store.aclose()
+    return [*done, *await register_search_attributes(client)]
+
+
+async def existing_search_attributes(client: Client) -> tuple[str, ...]:
+    """Which of Perdure's search attributes the server knows, in their fixed order."""
+    response = await client.operator_service.list_search_attributes(
+        ListSearchAttributesRequest(namespace=client.namespace)
+    )
+    return tuple(
+        key.name for key in names.SEARCH_ATTRIBUTES if key.name in response.custom_attributes
+    )
+
+
+async def register_search_attributes(client: Client) -> list[str]:
+    """Register the missing search attributes and wait until the server knows them."""
+    missing = {key.name for key in names.SEARCH_ATTRIBUTES} - set(
+        await existing_search_attributes(client)
+    )
+    if not missing:
+        return []
+    keyword = IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD
+    request = AddSearchAttributesRequest(
+        namespace=client.namespace, search_attributes=dict.fromkeys(sorted(missing), keyword)
+    )
+    with contextlib.suppress(_AlreadyExists):
+        await _add_search_attributes(client, request)
+    async with asyncio.timeout(_VISIBILITY_DEADLINE_SECONDS):
+        while missing - set(await existing_search_attributes(client)):  # noqa: ASYNC110
+            await asyncio.sleep(0.2)  # noqa: TID251 - the server offers nothing to wait on
+    return [f"registered search attributes {', '.join(sorted(missing))}"]
+
+
+class _AlreadyExists(Exception):  # noqa: N818 - a signal, not an error
+    """Another `init` was faster."""
+
+
+async def _add_search_attributes(client: Client, request: AddSearchAttributesRequest) -> None:
+    try:
+        await client.operator_service.add_search_attributes(request)
+    except RPCError as error:
+        if error.status is RPCStatusCode.ALREADY_EXISTS:
+            raise _AlreadyExists from error
+        raise
+
+
+async def run_worker(settings: Settings, *, stop: asyncio.Event) -> None:
+    """Work until `stop` is set: then poll no more, let activities finish, close the store last.
+
+    Raises:
+        AgentSetupError, StoreConfigurationError, StoreUnavailableError, TemporalUnavailableError:
+            before anything was polled; the message says what to do.
+    """
+    agents = load_agents(settings.agent_paths)
+    client = await connect(settings)
+    store = open_step_store(
+        "mongodb", db_url=settings.mongodb_uri, database=settings.mongodb_database
+    )
+    try:
+        await store.verify()
+        attributes = await existing_search_attributes(client)
+        if len(attributes) < len(names.SEARCH_ATTRIBUTES):
+            logger.warning(
+                "Temporal lacks search attributes of Perdure (found: %s); runs set only those. "
+                "`perdure init` registers them",
+                ", ".join(attributes) or "none",
+            )
+        worker = build_worker(client, store, agents, settings, search_attributes=attributes)
+        known = ", ".join(sorted(agent.name or "" for agent in agents)) or "none"
+        logger.info("Worker polls %r for agents: %s", settings.task_queue, known)
+        async with worker:
+            await stop.wait()
+            logger.info(
+                "Stopping: activities have %s s to finish", settings.graceful_shutdown_seconds
+            )
+    finally:
+        await store.aclose()
+
+
+async def _main(settings: Settings) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await run_worker(settings, stop=stop)
+
+
+def main() -> int:
+    """Run a worker from the environment; 0 when told to stop, 1 when it could not start."""
+    logging.basicConfig(
+        level=logging.INFO,
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
+    try:
+        asyncio.run(_main(Settings()))
+    except Exception as error:  # noqa: BLE001 - the last frame tells it in words
+        logger.error("%s", error)  # noqa: TRY400 - a sentence for a person; no traceback
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

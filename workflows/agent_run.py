@@ -1,0 +1,215 @@
+"""The workflow `agent_run`: one run of one agent."""
+
+import asyncio
+from typing import Any, cast
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError
+
+with workflow.unsafe.imports_passed_through():
+    from pydantic import TypeAdapter, ValidationError
+    from pydantic_ai import Agent
+    from pydantic_ai.messages import ModelMessage
+    from pydantic_ai.settings import ModelSettings
+    from pydantic_ai.usage import UsageLimits
+    from pydantic_core import to_jsonable_python
+
+    from activities.history import LoadHistoryRequest, LoadHistoryResult
+    from stores.identifiers import check_identifier
+    from stores.records import RunState
+    from workflows import names, policies
+    from workflows.agent_run_models import (
+        AgentRunInput,
+        AgentRunOutput,
+        AgentRunStatus,
+        UnresolvedToolEffect,
+    )
+    from workflows.agents import find_agent
+    from workflows.journal import Journal, journal_of_execution
+    from workflows.submission import RunSubmission, current_submission
+
+
+@workflow.defn(name=names.AGENT_RUN)
+class AgentRunWorkflow:
+    """Runs an agent; the run id is the workflow id.
+
+    States: `running` from the start, then `completed`, `failed` or `cancelled` with the workflow.
+    """
+
+    @workflow.init
+    def __init__(self, request: AgentRunInput) -> None:
+        self._request = request
+        self._state: RunState = "running"
+        self._attributes: frozenset[str] = frozenset()
+
+    @workflow.run
+    async def run(self, request: AgentRunInput) -> AgentRunOutput:
+        """Run the agent to its end."""
+        _refuse_repetition()
+        try:
+            output = await self._run(request)
+        except asyncio.CancelledError:
+            self._settle("cancelled")
+            raise
+        except FailureError:
+            self._settle("failed")
+            raise
+        except workflow.NondeterminismError:
+            raise
+        except Exception as error:
+            self._settle("failed")
+            name = type(error).__name__
+            message = f"run {workflow.info().workflow_id!r} failed: {name}: {error}"
+            raise ApplicationError(message, type=name, non_retryable=True) from error
+        self._settle("completed")
+        return output
+
+    async def _run(self, request: AgentRunInput) -> AgentRunOutput:
+        run_id = _checked_run_id(workflow.info().workflow_id)
+        agent = find_agent(request.agent)
+        deps = _validated_deps(agent, request.deps)
+        journal = journal_of_execution()
+        journal.workspace_id = request.workspace_id
+        history, conversation_id = await _load_history(request, run_id)
+        await self._open(journal, run_id, request, conversation_id)
+        current_submission.set(
+            RunSubmission(
+                run_id=run_id,
+                parent_run_id=request.parent_run_id,
+                principal=request.principal,
+                metadata=request.metadata,
+            )
+        )
+        result = await agent.run(
+            request.prompt,
+            message_history=history,
+            run_id=run_id,
+            conversation_id=conversation_id,
+            deps=deps,
+            model=request.model,
+            model_settings=cast("ModelSettings | None", request.model_settings),
+            usage_limits=request.usage_limits or UsageLimits(request_limit=None),
+        )
+        messages = result.all_messages()
+        return AgentRunOutput(
+            run_id=run_id,
+            conversation_id=conversation_id,
+            output=to_jsonable_python(result.output),
+            usage=result.usage,
+            message_count=len(messages),
+        )
+
+    @workflow.query(name=names.STATUS_QUERY)
+    def status(self) -> AgentRunStatus:
+        """How the run stands."""
+        run_id = workflow.info().workflow_id
+        return AgentRunStatus(run_id=run_id, agent=self._request.agent, state=self._state)
+
+    @workflow.query(name=names.UNRESOLVED_TOOL_EFFECTS_QUERY)
+    def unresolved_tool_effects(self) -> list[UnresolvedToolEffect]:
+        """Tool calls in flight."""
+        return [
+            UnresolvedToolEffect(
+                tool_call_id=effect.tool_call_id,
+                tool_name=effect.tool_name,
+                step_index=effect.step_index,
+                call_index=effect.call_index,
+            )
+            for effect in journal_of_execution().open_effects
+        ]
+
+    async def _open(
+        self, journal: Journal, run_id: str, request: AgentRunInput, conversation_id: str
+    ) -> None:
+        """Journal the identity; its answer says which search attributes this run may set."""
+        identity = await journal.identify(run_id)
+        self._attributes = frozenset(identity.search_attributes)
+        self._upsert(
+            {
+                names.AGENT_ATTRIBUTE.name: request.agent,
+                names.CONVERSATION_ATTRIBUTE.name: conversation_id,
+                names.PARENT_ATTRIBUTE.name: request.parent_run_id,
+                names.STATE_ATTRIBUTE.name: self._state,
+            }
+        )
+
+    def _settle(self, state: RunState) -> None:
+        self._state = state
+        self._upsert({names.STATE_ATTRIBUTE.name: state})
+
+    def _upsert(self, values: dict[str, str | None]) -> None:
+        updates = [
+            key.value_set(value)
+            for key in names.SEARCH_ATTRIBUTES
+            if key.name in self._attributes and (value := values.get(key.name)) is not None
+        ]
+        if updates:
+            workflow.upsert_search_attributes(updates)  # pyright: ignore[reportUnknownMemberType] - the SDK's union
+
+
+def _refuse_repetition() -> None:
+    """A retry policy, a cron schedule or a second attempt would repeat side effects."""
+    info = workflow.info()
+    found = [
+        name
+        for name, is_set in (
+            ("a retry policy", info.retry_policy is not None),
+            ("a cron schedule", bool(info.cron_schedule)),
+            ("a second attempt", info.attempt > 1),
+        )
+        if is_set
+    ]
+    if found:
+        message = (
+            f"run {info.workflow_id!r} was started with {' and '.join(found)}; agent_run takes "
+            "none, since it would run tools again. Start it without: a run survives crashes anyway"
+        )
+        raise ApplicationError(message, type="RepetitionRefusedError", non_retryable=True)
+
+
+def _checked_run_id(run_id: str) -> str:
+    try:
+        return check_identifier("run_id", run_id)
+    except ValueError as error:
+        raise ApplicationError(
+            str(error), type="InvalidIdentifierError", non_retryable=True
+        ) from error
+
+
+def _validated_deps(agent: Agent[Any, Any], deps: object) -> object:
+    if deps is None and agent.deps_type is type(None):
+        return None
+    try:
+        return TypeAdapter[Any](agent.deps_type).validate_python(deps)
+    except ValidationError as error:
+        expected = getattr(agent.deps_type, "__name__", agent.deps_type)
+        message = f"deps do not fit deps_type {expected} of agent {agent.name!r}: {error}"
+        raise ApplicationError(message, type="InvalidDepsError", non_retryable=True) from error
+
+
+async def _load_history(
+    request: AgentRunInput, run_id: str
+) -> tuple[list[ModelMessage] | None, str]:
+    """History and conversation id to start with.
+
+    A continuation stays in its conversation; any other run that names none opens one of its own id.
+    """
+    source = request.continue_from or request.fork_from
+    if source is None:
+        return None, request.conversation_id or run_id
+    try:
+        loaded = await workflow.execute_activity(
+            "load_history",
+            LoadHistoryRequest(
+                run_id=source,
+                include_interrupted=request.include_interrupted,
+                workspace_id=request.workspace_id,
+            ),
+            result_type=LoadHistoryResult,
+            start_to_close_timeout=policies.READ_TIMEOUT,
+            retry_policy=policies.READ_RETRIES,
+        )
+    except ActivityError as error:
+        raise error.cause if isinstance(error.cause, ApplicationError) else error from error
+    inherited = loaded.conversation_id if request.continue_from else None
+    return loaded.messages, request.conversation_id or inherited or run_id

@@ -1,0 +1,83 @@
+"""Input, result and answers of `agent_run`: frozen models that the sandbox passes through.
+
+Defined in the workflow's own file they would be built again for every run.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel, Field, ValidationInfo, field_validator, model_validator
+from pydantic_ai.messages import UserContent
+from pydantic_ai.usage import RunUsage, UsageLimits
+
+from stores.identifiers import DEFAULT_WORKSPACE, check_identifier
+from stores.records import RunState
+from workflows.payloads import SubmittedInput
+
+
+class AgentRunInput(SubmittedInput):
+    """What to run. Only `agent` is always required; ids follow `stores.identifiers`.
+
+    `prompt` may be absent exactly when `continue_from` or `fork_from` names a run, whose pending
+    calls are then executed. `deps` is JSON that the agent's `deps_type` accepts. `usage_limits`
+    absent means none. `workspace_id` and `principal` are set by the trusted submitter.
+    """
+
+    agent: str
+    prompt: str | Sequence[UserContent] | None = None
+    conversation_id: str | None = None
+    parent_run_id: str | None = None
+    workspace_id: str = DEFAULT_WORKSPACE
+    principal: str | None = None
+    deps: Any = None
+    metadata: dict[str, str] = Field(default_factory=dict)
+    model: str | None = None
+    model_settings: dict[str, Any] | None = None
+    usage_limits: UsageLimits | None = None
+    continue_from: str | None = None
+    fork_from: str | None = None
+    include_interrupted: bool = False
+
+    @field_validator(
+        "conversation_id", "parent_run_id", "workspace_id", "continue_from", "fork_from"
+    )
+    @classmethod
+    def _check_ids(cls, value: str | None, info: ValidationInfo) -> str | None:
+        return value if value is None else check_identifier(str(info.field_name), value)
+
+    @model_validator(mode="after")
+    def _check_start(self) -> "AgentRunInput":
+        if self.continue_from and self.fork_from:
+            message = "continue_from and fork_from exclude each other; name one run"
+            raise ValueError(message)
+        if self.prompt is None and not (self.continue_from or self.fork_from):
+            message = "prompt is missing; only a run with continue_from or fork_from may go without"
+            raise ValueError(message)
+        return self
+
+
+class AgentRunOutput(BaseModel):
+    """How a run ended: the agent's output as JSON, and the length of its history."""
+
+    run_id: str
+    conversation_id: str
+    output: Any
+    usage: RunUsage
+    message_count: int
+
+
+class AgentRunStatus(BaseModel):
+    """Answer of the query `status`."""
+
+    run_id: str
+    agent: str
+    state: RunState
+
+
+class UnresolvedToolEffect(BaseModel):
+    """A tool call that was started and has not ended."""
+
+    tool_call_id: str
+    tool_name: str
+    step_index: int | None
+    call_index: int | None

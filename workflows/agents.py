@@ -1,0 +1,82 @@
+"""Name to agent: filled by the worker before it polls, read by workflows."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic_ai import Agent
+from pydantic_ai.durable_exec.temporal import TemporalDurability
+from temporalio.exceptions import ApplicationError
+
+from workflows.durable import StableTemporalDurability
+from workflows.persistence import StepPersistence
+
+_agents: dict[str, Agent[Any, Any]] = {}
+
+
+class AgentSetupError(ValueError):
+    """An agent cannot be run by a worker; the message names it and says what to change."""
+
+
+def register_agents(agents: Iterable[Agent[Any, Any]]) -> None:
+    """Make `agents` the ones that this process runs, in place of any before.
+
+    Raises:
+        AgentSetupError: one has no name, shares its name, lacks `durable()` or brings a store.
+    """
+    checked: dict[str, Agent[Any, Any]] = {}
+    for agent in agents:
+        name = _checked_name(agent)
+        if name in checked and checked[name] is not agent:
+            message = (
+                f"Two agents are named {name!r}; names reach histories, so each must be unique"
+            )
+            raise AgentSetupError(message)
+        checked[name] = agent
+    _agents.clear()
+    _agents.update(checked)
+
+
+def find_agent(name: str) -> Agent[Any, Any]:
+    """The agent of that name.
+
+    Raises:
+        ApplicationError: type `UnknownAgentError`, listing the known ones. Not retryable.
+    """
+    agent = _agents.get(name)
+    if agent is None:
+        known = ", ".join(sorted(_agents)) or "none"
+        message = f"agent {name!r} is not known to this worker; known agents: {known}"
+        raise ApplicationError(message, type="UnknownAgentError", non_retryable=True)
+    return agent
+
+
+def _checked_name(agent: Agent[Any, Any]) -> str:
+    if not agent.name:
+        message = f"{agent!r} has no name; pass name=... (it reaches activity names and histories)"
+        raise AgentSetupError(message)
+    durability = TemporalDurability.from_agent(agent)
+    if not isinstance(durability, StableTemporalDurability):
+        found = "none" if durability is None else "pydantic-ai's own TemporalDurability"
+        message = (
+            f"agent {agent.name!r} must be made with capabilities=[*durable()]; its durability is "
+            f"{found}, whose run ids change when a workflow is reset"
+        )
+        raise AgentSetupError(message)
+    _check_recorder(agent)
+    return agent.name
+
+
+def _check_recorder(agent: Agent[Any, Any]) -> None:
+    recorders: list[StepPersistence[Any]] = []
+    agent.root_capability.apply(
+        lambda each: recorders.append(each) if isinstance(each, StepPersistence) else None
+    )
+    if not recorders:
+        message = f"agent {agent.name!r} has no StepPersistence; make it with [*durable()]"
+        raise AgentSetupError(message)
+    if any(each.store is not None for each in recorders):
+        message = (
+            f"agent {agent.name!r} has a StepPersistence with a store of its own; inside a "
+            "workflow the worker's store is the one written to, so leave store= out"
+        )
+        raise AgentSetupError(message)

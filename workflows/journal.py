@@ -1,0 +1,376 @@
+"""The journal: the ordered, grouped commit of a workflow execution's boundary operations.
+
+One journal serves all runs of an execution. Operations queue up; at most one commit is in flight,
+and everything queued meanwhile goes into the next. A commit starts when the activation is otherwise
+idle, so what it holds depends on durable events only and a replay groups alike.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Protocol, cast
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError
+
+from activities.boundaries import (
+    AppendEventRequest,
+    BoundaryMode,
+    CommitBoundariesRequest,
+    CommitBoundariesResult,
+    CommitHeader,
+    FinishToolEffectRequest,
+    RegisterRunRequest,
+    RegistrationIdentityRequest,
+    RegistrationIdentityResult,
+    SaveSnapshotRequest,
+    StartToolEffectRequest,
+)
+from stores.identifiers import DEFAULT_WORKSPACE
+from stores.operations import (
+    AppendEvent,
+    FinishToolEffect,
+    Operation,
+    RegisterRun,
+    SaveSnapshot,
+    StartToolEffect,
+)
+from workflows import policies
+from workflows.payloads import staying_local
+
+_GROUP = "commit_boundaries"
+
+
+class StaleCommitError(Exception):
+    """Another attempt of this workflow task has committed. Fails the task, not the run."""
+
+
+class BoundaryWriter(Protocol):
+    """Where a run's operations go: the journal in a workflow, the store itself outside."""
+
+    async def identify(self, run_id: str) -> RegistrationIdentityResult:
+        """The registration identity of a run, fixed before anything is written."""
+        ...
+
+    def next_sequence(self, run_id: str) -> int:
+        """The next place in the run's order."""
+        ...
+
+    async def record(self, operation: Operation, *, barrier: bool = False) -> None:
+        """Write an operation; with `barrier` return only when it is stored.
+
+        Raises:
+            ApplicationError: (in a workflow) it was refused, or an earlier one of the run was that
+                nobody waited for; the type is the store's error class.
+            StoreError: (outside) it was refused.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class _Queued:
+    operation: Operation
+    done: asyncio.Future[None] | None
+
+
+@dataclass
+class Journal:
+    """The journal of this execution.
+
+    `workspace_id` is the tenant of all that is written; set it before the first operation.
+    """
+
+    execution_id: str
+    first_execution_run_id: str
+    workspace_id: str = DEFAULT_WORKSPACE
+    facts: RegistrationIdentityResult | None = None
+    """What the first registration identity said; followed to the end of the execution."""
+    run_failure: tuple[str, BaseException] | None = None
+    """The newest run of this execution that failed, with its error."""
+    _number: int = 0
+    _queue: list[_Queued] = field(default_factory=list[_Queued])
+    _is_draining: bool = False
+    _failure: ApplicationError | None = None
+    _identities: dict[str, RegistrationIdentityResult] = field(
+        default_factory=dict[str, RegistrationIdentityResult]
+    )
+    _sequences: dict[str, int] = field(default_factory=dict[str, int])
+    _refused_runs: dict[str, ApplicationError] = field(default_factory=dict[str, ApplicationError])
+    _unseen: dict[str, ApplicationError] = field(default_factory=dict[str, ApplicationError])
+    _open_effects: dict[tuple[str, str], StartToolEffect] = field(
+        default_factory=dict[tuple[str, str], StartToolEffect]
+    )
+
+    @property
+    def mode(self) -> BoundaryMode:
+        """How commits of this execution run."""
+        return self.facts.boundary_mode if self.facts else "local"
+
+    @property
+    def open_effects(self) -> list[StartToolEffect]:
+        """Tool calls that were started and have not ended, in the order of their starts."""
+        return list(self._open_effects.values())
+
+    async def identify(self, run_id: str) -> RegistrationIdentityResult:
+        """Journal a run's registration identity; the first one also brings the worker's facts.
+
+        The identity is the same on every attempt of a task, after a reset and after
+        continue-as-new.
+        """
+        known = self._identities.get(run_id)
+        if known is not None:
+            return known
+        request = RegistrationIdentityRequest(
+            run_id=run_id, registration_id=f"{self.first_execution_run_id}/{run_id}"
+        )
+        identity: RegistrationIdentityResult = await workflow.execute_local_activity(
+            "registration_identity",
+            request,
+            result_type=RegistrationIdentityResult,
+            start_to_close_timeout=policies.COMMIT_TIMEOUT,
+        )
+        self._identities[run_id] = identity
+        self.facts = self.facts or identity
+        return identity
+
+    def next_sequence(self, run_id: str) -> int:
+        """The next place in the run's order."""
+        sequence = self._sequences.get(run_id, 0)
+        self._sequences[run_id] = sequence + 1
+        return sequence
+
+    async def record(self, operation: Operation, *, barrier: bool = False) -> None:
+        """Queue an operation; with `barrier` wait until it is committed.
+
+        The wait is shielded: a waiter that is cancelled changes nothing for the operation.
+        """
+        self._track(operation)
+        if self._failure is not None:
+            raise self._failure
+        done = asyncio.get_running_loop().create_future() if barrier else None
+        self._queue.append(_Queued(operation, done))
+        self._start_draining()
+        if done is not None:
+            await asyncio.shield(done)
+            self._raise_unseen(operation.run_id)
+
+    async def drain(self) -> None:
+        """Commit all that is queued: the last barrier of an execution.
+
+        Raises:
+            ApplicationError: an operation was refused that nobody waited for.
+        """
+        if self._is_draining:
+            await workflow.wait_condition(lambda: not self._is_draining)
+        if self._failure is not None:
+            raise self._failure
+        for run_id in list(self._unseen):
+            self._raise_unseen(run_id)
+
+    def _track(self, operation: Operation) -> None:
+        if isinstance(operation, StartToolEffect):
+            self._open_effects[operation.run_id, operation.effect_key] = operation
+        elif isinstance(operation, FinishToolEffect):
+            self._open_effects.pop((operation.run_id, operation.effect_key), None)
+
+    def _raise_unseen(self, run_id: str) -> None:
+        error = self._unseen.pop(run_id, None)
+        if error is not None:
+            raise error
+
+    def _start_draining(self) -> None:
+        if self._is_draining:
+            return
+        draining = self._drain_queue()
+        try:
+            asyncio.create_task(draining)  # noqa: RUF006 - the workflow's loop keeps its tasks
+        except BaseException:  # the workflow is being evicted: nothing more is written
+            draining.close()
+            raise
+        self._is_draining = True
+
+    async def _drain_queue(self) -> None:
+        """Commit until nothing is queued. Only eviction cancels this task."""
+        while self._queue:
+            # Every task of this activation that can run has run when this returns; counting
+            # event-loop ticks instead would group by what libraries happen to await.
+            await workflow.wait_condition(lambda: True)
+            group, self._queue = self._queue, []
+            try:
+                await self._commit(group)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it fails the waiters
+                self._fail(error, group)
+        self._is_draining = False
+
+    async def _commit(self, group: list[_Queued]) -> None:
+        group = [queued for queued in group if not self._is_refused(queued)]
+        if not group:
+            return
+        self._number += 1
+        info = workflow.info()
+        header = CommitHeader(
+            execution_id=self.execution_id,
+            number=self._number,
+            history_length=info.get_current_history_length(),
+            queued_at=workflow.now(),
+            workspace_id=self.workspace_id,
+        )
+        result = await self._write(header, tuple(queued.operation for queued in group))
+        if result.verdict == "stale":
+            await workflow.wait_condition(self._fail_workflow_task)
+        refused = {each.index: each for each in result.outcomes if each.disposition == "refused"}
+        for index, queued in enumerate(group):
+            outcome = refused.get(index)
+            if outcome is None:
+                _resolve(queued, None)
+            else:
+                self._refuse(queued, outcome.error_type, outcome.error)
+
+    def _is_refused(self, queued: _Queued) -> bool:
+        error = self._refused_runs.get(queued.operation.run_id)
+        if error is not None:
+            _resolve(queued, error)
+        return error is not None
+
+    def _refuse(self, queued: _Queued, error_type: str | None, text: str | None) -> None:
+        operation = queued.operation
+        error = ApplicationError(
+            f"run {operation.run_id!r}: boundary {operation.kind} was refused for key "
+            f"{operation.key!r}: {text}",
+            type=error_type,
+            non_retryable=True,
+        )
+        if isinstance(operation, RegisterRun):
+            self._refused_runs[operation.run_id] = error
+        if queued.done is None:
+            self._unseen.setdefault(operation.run_id, error)
+        _resolve(queued, error)
+
+    def _fail(self, error: Exception, group: list[_Queued]) -> None:
+        """A commit failed as a whole and for good: so does everything after it."""
+        runs = ", ".join(repr(run) for run in dict.fromkeys(q.operation.run_id for q in group))
+        boundaries = ", ".join(dict.fromkeys(q.operation.kind for q in group))
+        cause = error.cause if isinstance(error, ActivityError) and error.cause else error
+        error_type = cause.type if isinstance(cause, ApplicationError) else type(cause).__name__
+        self._failure = ApplicationError(
+            f"run {runs}: commit {self._number} ({boundaries}) failed for good: {cause}",
+            type=error_type,
+            non_retryable=True,
+        )
+        self._failure.__cause__ = error
+        for queued in (*group, *self._queue):
+            _resolve(queued, self._failure)
+        self._queue = []
+
+    @staticmethod
+    def _fail_workflow_task() -> bool:
+        """As a wait condition: an error here fails the workflow task, and with it this attempt."""
+        message = "Another attempt of this workflow task has committed; this one is abandoned"
+        raise StaleCommitError(message)
+
+    async def _write(
+        self, header: CommitHeader, operations: tuple[Operation, ...]
+    ) -> CommitBoundariesResult:
+        """One short local attempt, then the server's retries without an open workflow task."""
+        group = CommitBoundariesRequest(**dict(header), operations=operations)
+        if self.mode == "local":
+            result = await _local_attempt(header, operations)
+            if result is not None:
+                return result
+        delay = policies.LOCAL_COMMIT_TIMEOUT
+        while _size_bytes(group) > policies.LARGEST_REGULAR_COMMIT_BYTES:
+            # Too large for the server: only a local attempt can take it, so try again later.
+            await workflow.sleep(delay)
+            result = await _local_attempt(header, operations)
+            if result is not None:
+                return result
+            delay = min(delay * 2, policies.LONGEST_COMMIT_PAUSE)
+        result = await workflow.execute_activity(
+            *(_request(header, operations) if self.mode == "regular" else (_GROUP, group)),
+            result_type=CommitBoundariesResult,
+            start_to_close_timeout=policies.COMMIT_TIMEOUT,
+            retry_policy=policies.COMMIT_RETRIES,
+        )
+        return cast("CommitBoundariesResult", result)
+
+
+def journal_of_execution() -> Journal:
+    """The journal of the workflow that runs this code; made at the first call."""
+    instance = workflow.instance()
+    journal = find_journal()
+    if journal is None:
+        info = workflow.info()
+        journal = Journal(
+            execution_id=info.original_execution_run_id,
+            first_execution_run_id=info.first_execution_run_id,
+        )
+        setattr(instance, _ATTRIBUTE, journal)
+    return journal
+
+
+def find_journal() -> Journal | None:
+    """The journal of the workflow that runs this code, `None` when it has recorded nothing."""
+    return getattr(workflow.instance(), _ATTRIBUTE, None)
+
+
+_ATTRIBUTE = "__perdure_journal__"
+"""On the workflow's instance: it lives as long as the execution's cache entry, and handlers reach
+it, which do not share the context of the main task."""
+
+
+def _resolve(queued: _Queued, error: ApplicationError | None) -> None:
+    if queued.done is None or queued.done.done():
+        return
+    if error is None:
+        queued.done.set_result(None)
+    else:
+        queued.done.set_exception(error)
+        queued.done.exception()  # a waiter that was cancelled never fetches it
+
+
+def _request(header: CommitHeader, operations: tuple[Operation, ...]) -> tuple[str, CommitHeader]:
+    """Name and request: the boundary's own activity for one operation, the group's for more."""
+    place = dict(header)
+    if len(operations) > 1:
+        return _GROUP, CommitBoundariesRequest(**place, operations=operations)
+    operation: Operation = operations[0]  # pyright: ignore[reportGeneralTypeIssues] - not empty
+    match operation:
+        case RegisterRun():
+            return operation.kind, RegisterRunRequest(**place, operation=operation)
+        case AppendEvent():
+            return operation.kind, AppendEventRequest(**place, operation=operation)
+        case SaveSnapshot():
+            return operation.kind, SaveSnapshotRequest(**place, operation=operation)
+        case StartToolEffect():
+            return operation.kind, StartToolEffectRequest(**place, operation=operation)
+        case FinishToolEffect():
+            return operation.kind, FinishToolEffectRequest(**place, operation=operation)
+
+
+async def _local_attempt(
+    header: CommitHeader, operations: tuple[Operation, ...]
+) -> CommitBoundariesResult | None:
+    """The commit as a local activity; `None` when it may succeed later."""
+    name, request = _request(header, operations)
+    try:
+        with staying_local():
+            result: CommitBoundariesResult = await workflow.execute_local_activity(
+                name,
+                request,
+                result_type=CommitBoundariesResult,
+                start_to_close_timeout=policies.LOCAL_COMMIT_TIMEOUT,
+                retry_policy=policies.LOCAL_COMMIT_RETRIES,
+            )
+            return result
+    except ActivityError as error:
+        cause: BaseException | None = error.cause
+        if isinstance(cause, ApplicationError) and cause.non_retryable:
+            raise
+        if not isinstance(cause, FailureError):
+            raise
+        return None
+
+
+def _size_bytes(request: CommitBoundariesRequest) -> int:
+    """Encoded size of a request. Only asked for when the local attempt has failed."""
+    with staying_local():
+        return len(workflow.payload_converter().to_payload(request).data)

@@ -1,0 +1,23 @@
+"""Names that reach a workflow's history or the server. Frozen: a test compares a literal list."""
+
+from temporalio.common import SearchAttributeKey
+
+TASK_QUEUE = "perdure"
+"""Default task queue of workers and submitters."""
+
+AGENT_RUN = "agent_run"
+"""Workflow type of one agent run."""
+
+STATUS_QUERY = "status"
+UNRESOLVED_TOOL_EFFECTS_QUERY = "unresolved_tool_effects"
+
+STEP_PERSISTENCE = "step_persistence"
+"""Capability id."""
+
+AGENT_ATTRIBUTE = SearchAttributeKey.for_keyword("PerdureAgent")
+CONVERSATION_ATTRIBUTE = SearchAttributeKey.for_keyword("PerdureConversation")
+PARENT_ATTRIBUTE = SearchAttributeKey.for_keyword("PerdureParent")
+STATE_ATTRIBUTE = SearchAttributeKey.for_keyword("PerdureState")
+
+SEARCH_ATTRIBUTES = (AGENT_ATTRIBUTE, CONVERSATION_ATTRIBUTE, PARENT_ATTRIBUTE, STATE_ATTRIBUTE)
+"""What `perdure init` registers. Optional: where one is missing, runs set none."""

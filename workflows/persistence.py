@@ -1,0 +1,316 @@
+"""The step-persistence capability: an agent's life as boundary operations.
+
+Inside a workflow the operations go to the execution's journal, outside one to the store itself, so
+the same agent persists in a plain `agent.run` too.
+"""
+
+import asyncio
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from pydantic_ai import CallToolsNode, ModelRequestNode
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.capabilities.abstract import (
+    AgentNode,
+    NodeResult,
+    WrapRunHandler,
+    WrapToolExecuteHandler,
+)
+from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
+from pydantic_ai.models import ModelRequestContext
+from pydantic_ai.run import AgentRunResult
+from pydantic_ai.tools import AgentDepsT, RunContext, ToolDefinition
+from pydantic_core import to_jsonable_python
+from temporalio import workflow
+
+from stores.errors import InvalidIdentifierError
+from stores.identifiers import MAX_LENGTH, check_identifier
+from stores.opening import open_step_store
+from stores.protocols import StepStore
+from stores.records import EffectPolicy
+from workflows.direct import DirectWriter
+from workflows.journal import BoundaryWriter, journal_of_execution
+from workflows.names import STEP_PERSISTENCE
+from workflows.recorder import CANCELLED, Failure, RunRecorder, ToolCallPlace
+from workflows.submission import current_run_id, current_submission
+from workflows.transcript import is_settled
+
+
+@dataclass
+class StepPersistence(AbstractCapability[AgentDepsT]):
+    """Append-only events, continuable snapshots and a ledger of tool effects for each run.
+
+    Args:
+        store: where runs outside a workflow are written; `None` means a fresh in-memory store.
+            Inside a workflow the worker's store is always the one written to, and a worker refuses
+            an agent whose capability brings another.
+        agent_name: recorded on the run; when set, it also goes into the derived run id.
+        run_id: the id of this one run; reusing an instance that has one is refused.
+        parent_run_id: the run that delegated this one; inferred when `None`.
+        metadata: stored on the run and given back with each of its events.
+        capture_frontier: also save the history before each model request and each response's calls
+            before they run.
+        id: only to tell several instances on one agent apart.
+    """
+
+    store: StepStore | None = None
+    agent_name: str | None = None
+    run_id: str | None = None
+    parent_run_id: str | None = None
+    metadata: dict[str, str] = field(default_factory=dict[str, str])
+    capture_frontier: bool = False
+    id: str | None = field(default=STEP_PERSISTENCE, kw_only=True)
+    _principal: str | None = field(default=None, init=False, repr=False, compare=False)
+    _recorder: RunRecorder | None = field(default=None, init=False, repr=False, compare=False)
+    _history: list[ModelMessage] | None = field(default=None, init=False, repr=False, compare=False)
+    """The core's own list, which it mutates: at a failure it is the history as it was then."""
+
+    def __post_init__(self) -> None:
+        """Check what the caller gave."""
+        if self.run_id is not None:
+            check_identifier("run_id", self.run_id)
+        if self.parent_run_id is not None:
+            check_identifier("parent_run_id", self.parent_run_id)
+        check_metadata(self.metadata)
+
+    # --- identity ---
+
+    async def for_run(self, ctx: RunContext[AgentDepsT]) -> AbstractCapability[AgentDepsT]:
+        """The capability of one run, with its ids settled. Writes nothing."""
+        enclosing = current_run_id.get()
+        submission = current_submission.get() if enclosing is None else None
+        run = replace(self, agent_name=self.agent_name or (ctx.agent.name if ctx.agent else None))
+        if submission is not None:
+            run.run_id = submission.run_id
+            run.metadata = {**self.metadata, **submission.metadata}
+            run.parent_run_id = self.parent_run_id or submission.parent_run_id
+            run._principal = submission.principal  # noqa: SLF001 - of this class
+        else:
+            run.run_id = self.run_id or self._derived_run_id(ctx)
+            run.parent_run_id = self.parent_run_id or enclosing
+        run._recorder = RunRecorder(run.run_id, self._writer())  # noqa: SLF001 - of this class
+        return run
+
+    def _derived_run_id(self, ctx: RunContext[AgentDepsT]) -> str:
+        if ctx.run_id is None:
+            message = "StepPersistence needs a run id, and the run's context has none"
+            raise RuntimeError(message)
+        if self.agent_name is None:
+            return check_identifier("run_id", ctx.run_id)
+        # The length keeps the pair apart: ("a", "b:c") and ("a:b", "c") must not meet.
+        pair = f"{len(self.agent_name.encode())}:{self.agent_name}{ctx.run_id}"
+        derived = "sp-" + base64.urlsafe_b64encode(pair.encode()).decode().rstrip("=")
+        if len(derived) > MAX_LENGTH:
+            problem = f"has {len(derived)} characters when derived from agent_name and run id"
+            kind = "run_id"
+            raise InvalidIdentifierError(kind, f"{derived[:20]}...", problem)
+        return derived
+
+    def _writer(self) -> BoundaryWriter:
+        if workflow.in_workflow():
+            return journal_of_execution()
+        if self.store is None:
+            self.store = open_step_store("memory")
+        return DirectWriter(self.store)
+
+    @property
+    def recorder(self) -> RunRecorder:
+        """The recorder of this run; only a capability that `for_run` returned has one."""
+        if self._recorder is None:
+            message = "StepPersistence records nothing before for_run"
+            raise RuntimeError(message)
+        return self._recorder
+
+    # --- the run ---
+
+    async def wrap_run(
+        self,
+        ctx: RunContext[AgentDepsT],  # noqa: ARG002 - the core's signature
+        *,
+        handler: WrapRunHandler,
+    ) -> AgentRunResult[Any]:
+        """Let delegates that start inside the run find their parent."""
+        token = current_run_id.set(self.recorder.run_id)
+        try:
+            return await handler()
+        finally:
+            current_run_id.reset(token)
+
+    async def before_run(self, ctx: RunContext[AgentDepsT]) -> None:
+        """Register the run.
+
+        A taken run id is an error here outside a workflow, inside one at the first barrier.
+        """
+        await self.recorder.register(
+            conversation_id=ctx.conversation_id,
+            parent_run_id=self.parent_run_id,
+            agent_name=self.agent_name,
+            metadata=self.metadata,
+            principal=self._principal,
+        )
+
+    async def after_run(
+        self, ctx: RunContext[AgentDepsT], *, result: AgentRunResult[Any]
+    ) -> AgentRunResult[Any]:
+        """Save the final history where no boundary has, and record the end."""
+        messages = result.all_messages()
+        if not self.recorder.transcript.equals(messages):
+            await self.recorder.save(messages)
+        await self.recorder.event("run_completed", usage=_usage(ctx))
+        return result
+
+    async def on_run_error(
+        self, ctx: RunContext[AgentDepsT], *, error: BaseException
+    ) -> AgentRunResult[Any]:
+        """Save the history as it was at the failure, and record the failure. Waits for nothing.
+
+        Control flow of the workflow (continue-as-new, eviction) is no failure and records nothing.
+        """
+        if isinstance(error, asyncio.CancelledError):
+            failure = CANCELLED
+        elif isinstance(error, Exception):
+            failure = Failure.of(error)
+            if workflow.in_workflow():
+                journal_of_execution().run_failure = (self.recorder.run_id, error)
+        else:
+            raise error
+        messages = self._history or []
+        has_response = any(isinstance(message, ModelResponse) for message in messages)
+        if has_response or (self.capture_frontier and messages):
+            await self.recorder.save(messages)
+        await self.recorder.failed(failure, _usage(ctx))
+        raise error
+
+    # --- model requests ---
+
+    async def before_model_request(
+        self, ctx: RunContext[AgentDepsT], request_context: ModelRequestContext
+    ) -> ModelRequestContext:
+        """Barrier: all that the run has recorded is stored before the model is asked."""
+        self._observe(ctx)
+        if self.capture_frontier:
+            await self.recorder.save(ctx.messages)
+        await self.recorder.event("model_request_started", barrier=True)
+        return request_context
+
+    async def after_model_request(
+        self,
+        ctx: RunContext[AgentDepsT],  # noqa: ARG002 - the core's signature
+        *,
+        request_context: ModelRequestContext,  # noqa: ARG002 - the core's signature
+        response: ModelResponse,
+    ) -> ModelResponse:
+        """Record the answer."""
+        await self.recorder.event("model_request_completed")
+        return response
+
+    async def on_model_request_error(
+        self,
+        ctx: RunContext[AgentDepsT],  # noqa: ARG002 - the core's signature
+        *,
+        request_context: ModelRequestContext,  # noqa: ARG002 - the core's signature
+        error: Exception,
+    ) -> ModelResponse:
+        """Record the failure. What the request held is in the history that a failing run saves."""
+        await self.recorder.event("model_request_failed", failure=Failure.of(error))
+        raise error
+
+    # --- tools ---
+
+    async def wrap_tool_execute(
+        self,
+        ctx: RunContext[AgentDepsT],
+        *,
+        call: ToolCallPart,
+        tool_def: ToolDefinition,
+        args: dict[str, Any],
+        handler: WrapToolExecuteHandler,
+    ) -> Any:  # noqa: ANN401 - a tool returns anything
+        """Record the start, a barrier, before the tool runs, and how it ended, however it ends.
+
+        A cancelled call is `unknown`: its activity may have happened. Eviction records nothing.
+        """
+        place = ToolCallPlace(
+            step_index=ctx.run_step,
+            call_index=_call_index(ctx, call),
+            tool_call_id=call.tool_call_id,
+            tool_name=tool_def.name,
+        )
+        arguments = json.dumps(to_jsonable_python(args, fallback=repr))
+        await self.recorder.tool_started(place, effect=_effect_of(tool_def), arguments=arguments)
+        try:
+            result = await handler(args)
+        except asyncio.CancelledError:
+            await self.recorder.tool_ended(place, "unknown", CANCELLED)
+            raise
+        except Exception as error:
+            await self.recorder.tool_ended(place, "failed", Failure.of(error))
+            raise
+        await self.recorder.tool_ended(place, "completed")
+        return result
+
+    async def after_node_run(
+        self,
+        ctx: RunContext[AgentDepsT],
+        *,
+        node: "AgentNode[AgentDepsT]",
+        result: "NodeResult[AgentDepsT]",
+    ) -> "NodeResult[AgentDepsT]":
+        """Save the settled history after a batch of tool calls, their results folded in."""
+        self._observe(ctx)
+        if self.capture_frontier and isinstance(node, ModelRequestNode):
+            await self.recorder.save(ctx.messages)
+        if isinstance(node, CallToolsNode):
+            messages = list(ctx.messages)
+            if isinstance(result, ModelRequestNode):
+                messages.append(result.request)
+            if is_settled(messages):
+                await self.recorder.save(messages)
+        return result
+
+    def _observe(self, ctx: RunContext[AgentDepsT]) -> None:
+        self._history = ctx.messages
+        self.recorder.step_index = ctx.run_step
+
+
+def check_metadata(metadata: object) -> None:
+    """Refuse metadata that is not `dict[str, str]`, naming the path of the bad value.
+
+    Raises:
+        TypeError: a key or a value is no string.
+    """
+    if not isinstance(metadata, Mapping):
+        message = f"metadata must be a dict of strings, found {type(metadata).__name__}"
+        raise TypeError(message)
+    for key, value in cast("Mapping[object, object]", metadata).items():
+        if not isinstance(key, str):
+            message = f"metadata key {key!r} must be a string, found {type(key).__name__}"
+            raise TypeError(message)
+        if not isinstance(value, str):
+            message = f"metadata[{key!r}] must be a string, found {type(value).__name__}"
+            raise TypeError(message)
+
+
+def _call_index(ctx: RunContext[Any], call: ToolCallPart) -> int:
+    """Position of the call in the newest model response."""
+    for message in reversed(ctx.messages):
+        if isinstance(message, ModelResponse):
+            calls = [part for part in message.parts if isinstance(part, ToolCallPart)]
+            for index, part in enumerate(calls):
+                if part.tool_call_id == call.tool_call_id:
+                    return index
+            break
+    msg = f"tool call {call.tool_call_id!r} ({call.tool_name}) is in no response of the run"
+    raise RuntimeError(msg)
+
+
+def _effect_of(tool_def: ToolDefinition) -> EffectPolicy | None:
+    declared = (tool_def.metadata or {}).get("effect")
+    return declared if declared in {"read", "idempotent", "once"} else None
+
+
+def _usage(ctx: RunContext[Any]) -> dict[str, Any]:
+    return cast("dict[str, Any]", to_jsonable_python(ctx.usage, exclude_none=True))

@@ -1,0 +1,60 @@
+"""Timeouts and retry policies, each with its reason."""
+
+from datetime import timedelta
+
+from temporalio.common import RetryPolicy
+from temporalio.workflow import ActivityConfig
+
+LOCAL_COMMIT_TIMEOUT = timedelta(seconds=2)
+"""One short local attempt: a healthy commit takes milliseconds, and a longer attempt would keep the
+workflow task open, which holds up updates and other runs of the worker."""
+
+LOCAL_COMMIT_RETRIES = RetryPolicy(maximum_attempts=1)
+"""The regular activity takes over; local retries would keep the workflow task open."""
+
+COMMIT_TIMEOUT = timedelta(seconds=10)
+"""Of one regular attempt; the server retries it."""
+
+COMMIT_RETRIES = RetryPolicy(
+    initial_interval=timedelta(milliseconds=200),
+    backoff_coefficient=2.0,
+    maximum_interval=timedelta(seconds=2),
+    maximum_attempts=0,
+)
+"""Without a bound: a database that is away pauses a run and never loses it. Capped at two seconds,
+so that the run goes on soon after the database is back."""
+
+LARGEST_REGULAR_COMMIT_BYTES = 1024 * 1024
+"""Encoded. The server refuses an activity input of 2 MiB; a commit that could come near is only
+attempted locally, where its input does not travel."""
+
+LONGEST_COMMIT_PAUSE = timedelta(seconds=5)
+"""Between local attempts of a commit that is too large for the server."""
+
+READ_RETRIES = RetryPolicy(
+    initial_interval=timedelta(milliseconds=200),
+    maximum_interval=timedelta(seconds=2),
+    maximum_attempts=0,
+)
+"""Reads of the store wait for it as commits do."""
+
+READ_TIMEOUT = timedelta(seconds=30)
+"""Of one attempt to load a history."""
+
+TOOL_ATTEMPTS = 5
+"""Most attempts of a tool activity whose worker is lost."""
+
+TOOL_ACTIVITY = ActivityConfig(
+    start_to_close_timeout=timedelta(minutes=10),
+    heartbeat_timeout=timedelta(seconds=5),
+    retry_policy=RetryPolicy(maximum_attempts=TOOL_ATTEMPTS),
+)
+"""Tools heartbeat by themselves (`activities.heartbeat`), so a lost worker is noticed in five
+seconds however long the tool may take."""
+
+MODEL_ACTIVITY = ActivityConfig(
+    start_to_close_timeout=timedelta(minutes=10),
+    heartbeat_timeout=timedelta(seconds=15),
+    retry_policy=RetryPolicy(maximum_attempts=TOOL_ATTEMPTS),
+)
+"""A model may think for minutes; the heartbeat, not the timeout, notices a lost worker."""

@@ -1,0 +1,199 @@
+"""One run's facts as keyed boundary operations, in the run's order."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic_ai.messages import ModelMessage
+
+from stores.operations import (
+    AppendEvent,
+    FinishToolEffect,
+    RegisterRun,
+    SaveSnapshot,
+    StartToolEffect,
+)
+from stores.records import EffectPolicy, EventKind, SnapshotState
+from workflows.journal import BoundaryWriter
+from workflows.transcript import Transcript, is_settled
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """An error as it is recorded; only `error_type` counts when the same step is repeated."""
+
+    text: str
+    error_type: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> "Failure":
+        """The error's representation and class name."""
+        return cls(text=repr(error), error_type=type(error).__name__)
+
+
+CANCELLED = Failure(text="cancelled", error_type="cancelled")
+"""What is recorded of a run or a call that was cancelled."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolCallPlace:
+    """Which tool call: `call_index` is its position in the model response of that step."""
+
+    step_index: int
+    call_index: int
+    tool_call_id: str
+    tool_name: str
+
+
+@dataclass
+class RunRecorder:
+    """Counts and keys of one run; nothing here reads a clock or draws an id.
+
+    Keys name the place (step, call index) and the n-th operation of a kind there, so that they do
+    not depend on the order in which parallel calls end; sequences do, and only order.
+    """
+
+    run_id: str
+    writer: BoundaryWriter
+    step_index: int = 0
+    """The newest step that the run has reached."""
+    transcript: Transcript = field(default_factory=Transcript)
+    _ordinals: Counter[tuple[int, str, int | None]] = field(
+        default_factory=Counter[tuple[int, str, int | None]]
+    )
+    _saves: int = 0
+    _open_calls: int = 0
+    _end: tuple[Failure, dict[str, Any]] | None = None
+
+    async def register(
+        self,
+        *,
+        conversation_id: str | None,
+        parent_run_id: str | None,
+        agent_name: str | None,
+        metadata: dict[str, str],
+        principal: str | None,
+    ) -> None:
+        """Claim the run id and record the start of the run."""
+        identity = await self.writer.identify(self.run_id)
+        operation = RegisterRun(
+            run_id=self.run_id,
+            sequence=self.writer.next_sequence(self.run_id),
+            registration_id=identity.registration_id,
+            conversation_id=conversation_id,
+            parent_run_id=parent_run_id,
+            agent_name=agent_name,
+            metadata=metadata,
+            principal=principal,
+        )
+        await self.writer.record(operation)
+        await self.event("run_started")
+
+    async def event(
+        self,
+        kind: EventKind,
+        *,
+        call: ToolCallPlace | None = None,
+        failure: Failure | None = None,
+        usage: dict[str, Any] | None = None,
+        barrier: bool = False,
+    ) -> None:
+        """Append an event at the call's step, or at the newest one."""
+        step_index = call.step_index if call else self.step_index
+        call_index = call.call_index if call else None
+        ordinal = self._ordinal(step_index, kind, call_index)
+        place = "" if call_index is None else call_index
+        operation = AppendEvent(
+            run_id=self.run_id,
+            sequence=self.writer.next_sequence(self.run_id),
+            key=f"{step_index}:{kind}:{place}:{ordinal}",
+            event=kind,
+            step_index=step_index,
+            call_index=call_index,
+            tool_call_id=call.tool_call_id if call else None,
+            tool_name=call.tool_name if call else None,
+            error=failure.text if failure else None,
+            error_type=failure.error_type if failure else None,
+            usage=usage,
+        )
+        await self.writer.record(operation, barrier=barrier)
+
+    async def save(self, messages: Sequence[ModelMessage]) -> None:
+        """Save a history: `complete` when all its calls are answered, else `interrupted`."""
+        state: SnapshotState = "complete" if is_settled(messages) else "interrupted"
+        ranges, entries = self.transcript.plan(messages)
+        key = f"{self._saves}:{self.step_index}:{state}"
+        self._saves += 1
+        operation = SaveSnapshot(
+            run_id=self.run_id,
+            sequence=self.writer.next_sequence(self.run_id),
+            key=key,
+            step_index=self.step_index,
+            state=state,
+            ranges=ranges,
+            entries=entries,
+        )
+        await self.writer.record(operation)
+
+    async def tool_started(
+        self, call: ToolCallPlace, *, effect: EffectPolicy | None, arguments: str
+    ) -> None:
+        """Barrier: returns when the start is stored, so that the tool may run."""
+        self._open_calls += 1
+        operation = StartToolEffect(
+            run_id=self.run_id,
+            sequence=self.writer.next_sequence(self.run_id),
+            tool_call_id=call.tool_call_id,
+            tool_name=call.tool_name,
+            step_index=call.step_index,
+            call_index=call.call_index,
+            effect=effect,
+            arguments=arguments,
+        )
+        await self.writer.record(operation)
+        await self.event("tool_call_started", call=call, barrier=True)
+
+    async def tool_ended(
+        self,
+        call: ToolCallPlace,
+        status: Literal["completed", "failed", "unknown"],
+        failure: Failure | None = None,
+    ) -> None:
+        """Record how a call ended; waits for nothing."""
+        operation = FinishToolEffect(
+            run_id=self.run_id,
+            sequence=self.writer.next_sequence(self.run_id),
+            tool_call_id=call.tool_call_id,
+            tool_name=call.tool_name,
+            step_index=call.step_index,
+            call_index=call.call_index,
+            status=status,
+            error=failure.text if failure else None,
+            error_type=failure.error_type if failure else None,
+            ordinal=self._ordinal(call.step_index, "finish", call.call_index),
+        )
+        await self.writer.record(operation)
+        kind: EventKind = "tool_call_completed" if status == "completed" else "tool_call_failed"
+        await self.event(kind, call=call, failure=failure)
+        self._open_calls -= 1
+        await self._record_end()
+
+    async def failed(self, failure: Failure, usage: dict[str, Any]) -> None:
+        """Record the run's end: its last event, even where the core tells the run before the tools.
+
+        On cancellation calls in flight are told after the run is; the last of them records the end.
+        """
+        self._end = (failure, usage)
+        await self._record_end()
+
+    async def _record_end(self) -> None:
+        if self._end is None or self._open_calls:
+            return
+        (failure, usage), self._end = self._end, None
+        await self.event("run_failed", failure=failure, usage=usage)
+
+    def _ordinal(self, step_index: int, kind: str, call_index: int | None) -> int:
+        place = (step_index, kind, call_index)
+        self._ordinals[place] += 1
+        return self._ordinals[place] - 1

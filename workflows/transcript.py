@@ -1,0 +1,158 @@
+"""Which messages of a run its log holds already, so that a snapshot sends only the new ones."""
+
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelRequestPart,
+    ModelResponse,
+    ToolCallPart,
+)
+
+from stores.operations import PositionedMessage
+
+Ranges = tuple[tuple[int, int], ...]
+"""Half-open ranges of positions; read one after the other they are a history."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """A message that the log holds: the object (kept alive, its `id` is a key) and stamps."""
+
+    message: ModelMessage
+    position: int
+    stamps: tuple[object, ...]
+
+
+class Transcript:
+    """Positions of one run's messages in its log.
+
+    A message is recognised as the same object, else by equal content. The core stamps a request
+    only when it is sent, after it was saved at the step before; such a message keeps its position
+    and is sent again. Messages that leave the history keep their positions in the log, for the
+    snapshots that hold them, and are forgotten here.
+    """
+
+    def __init__(self, next_position: int = 0) -> None:
+        self._next_position = next_position
+        self._history: list[ModelMessage] = []
+        self._known: dict[int, _Known] = {}
+
+    def plan(
+        self, messages: Sequence[ModelMessage]
+    ) -> tuple[Ranges, tuple[PositionedMessage, ...]]:
+        """Ranges for a history, and the messages that the log lacks or holds without their stamps.
+
+        Costs one pass of identity checks over what was saved before, plus the new messages.
+        """
+        kept = self._unchanged_prefix(messages)
+        known = self._known if kept else {}
+        used = {self._known[id(message)].position for message in messages[:kept]}
+        entries: list[PositionedMessage] = []
+        for message in messages[kept:]:
+            found = self._find(message, used)
+            stamps = _stamps(message)
+            position = found.position if found else self._next_position
+            if found is None:
+                self._next_position += 1
+            if found is None or found.stamps != stamps:
+                entries.append(PositionedMessage(position=position, message=message))
+            used.add(position)
+            known[id(message)] = _Known(message, position, stamps)
+        self._known = known
+        self._history = list(messages)
+        return _ranges(known[id(message)].position for message in messages), tuple(entries)
+
+    def equals(self, messages: Sequence[ModelMessage]) -> bool:
+        """Whether the newest saved history has exactly these messages, stamps included."""
+        return len(messages) == len(self._history) and all(
+            known is not None and known.stamps == _stamps(message)
+            for message in messages
+            for known in [self._find(message, set())]
+        )
+
+    def _unchanged_prefix(self, messages: Sequence[ModelMessage]) -> int:
+        """Messages of the saved history that the new one begins with and that cannot have changed.
+
+        All but the last, which may have been stamped since; none when the history was rewritten.
+        """
+        saved = len(self._history)
+        is_continued = len(messages) >= saved and all(map(operator.is_, self._history, messages))
+        return saved - 1 if saved and is_continued else 0
+
+    def _find(self, message: ModelMessage, used: set[int]) -> _Known | None:
+        known = self._known.get(id(message))
+        if known is not None:
+            return known
+        for candidate in self._known.values():
+            if candidate.position not in used and _same_content(candidate.message, message):
+                return candidate
+        return None
+
+
+def is_settled(messages: Iterable[ModelMessage]) -> bool:
+    """Whether a provider accepts the history as it is: every call answered, every answer asked for.
+
+    Every tool call has exactly one later result; every result answers a call that is open there.
+    Retry feedback that names no tool answers no call.
+    """
+    open_calls: set[str] = set()
+    for message in messages:
+        if isinstance(message, ModelResponse):
+            if open_calls:
+                return False
+            calls = [part.tool_call_id for part in message.parts if isinstance(part, ToolCallPart)]
+            open_calls = set(calls)
+            if len(open_calls) != len(calls):
+                return False
+            continue
+        for part in message.parts:
+            call_id = _answered_call(part)
+            if call_id is None:
+                continue
+            if call_id not in open_calls:
+                return False
+            open_calls.remove(call_id)
+    return not open_calls
+
+
+def _answered_call(part: ModelRequestPart) -> str | None:
+    """Id of the call that a part answers; older histories hold retries as `retry-prompt`."""
+    if part.part_kind == "tool-return" or (
+        part.part_kind == "retry-prompt" and part.tool_name is not None
+    ):
+        return part.tool_call_id
+    return None
+
+
+def _stamps(message: ModelMessage) -> tuple[object, ...]:
+    instructions = message.instructions if isinstance(message, ModelRequest) else None
+    return (message.timestamp, message.run_id, message.conversation_id, instructions)
+
+
+def _same_content(one: ModelMessage, other: ModelMessage) -> bool:
+    if isinstance(one, ModelRequest):
+        return (
+            isinstance(other, ModelRequest)
+            and one.parts == other.parts
+            and one.metadata == other.metadata
+        )
+    return (
+        isinstance(other, ModelResponse)
+        and one.parts == other.parts
+        and one.usage == other.usage
+        and one.metadata == other.metadata
+    )
+
+
+def _ranges(positions: Iterable[int]) -> Ranges:
+    ranges: list[tuple[int, int]] = []
+    for position in positions:
+        if ranges and ranges[-1][1] == position:
+            ranges[-1] = (ranges[-1][0], position + 1)
+        else:
+            ranges.append((position, position + 1))
+    return tuple(ranges)
