@@ -150,7 +150,10 @@ class Journal:
         self._queue.append(_Queued(operation, done))
         self._start_draining()
         if done is not None:
-            await asyncio.shield(done)
+            try:
+                await asyncio.shield(done)
+            except ApplicationError as error:
+                raise self._unseen.pop(operation.run_id, error) from error.__cause__
             self._raise_unseen(operation.run_id)
 
     async def drain(self) -> None:

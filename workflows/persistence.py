@@ -63,6 +63,7 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
     metadata: dict[str, str] = field(default_factory=dict[str, str])
     capture_frontier: bool = False
     id: str | None = field(default=STEP_PERSISTENCE, kw_only=True)
+    _memory: StepStore | None = field(default=None, init=False, repr=False, compare=False)
     _principal: str | None = field(default=None, init=False, repr=False, compare=False)
     _recorder: RunRecorder | None = field(default=None, init=False, repr=False, compare=False)
     _history: list[ModelMessage] | None = field(default=None, init=False, repr=False, compare=False)
@@ -112,9 +113,16 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
     def _writer(self) -> BoundaryWriter:
         if workflow.in_workflow():
             return journal_of_execution()
-        if self.store is None:
-            self.store = open_step_store("memory")
-        return DirectWriter(self.store)
+        return DirectWriter(self.outside_store)
+
+    @property
+    def outside_store(self) -> StepStore:
+        """Where runs outside a workflow go: `store`, or one in memory made at first use."""
+        if self.store is not None:
+            return self.store
+        if self._memory is None:
+            self._memory = open_step_store("memory")
+        return self._memory
 
     @property
     def recorder(self) -> RunRecorder:

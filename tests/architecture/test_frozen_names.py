@@ -1,0 +1,247 @@
+"""Names and models that reach a workflow's history, against literal lists.
+
+A name here is never changed. A field may be added, with a default; none is renamed, removed or made
+required, because histories hold the older form.
+"""
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from pydantic_ai.durable_exec.temporal import PydanticAIPlugin
+from temporalio import workflow
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
+
+from activities import boundaries, history
+from activities.boundaries import BoundaryActivities
+from activities.history import HistoryActivities
+from agents.assistant import agent as assistant
+from agents.scripted import agent as scripted
+from stores import operations
+from stores.memory import InMemoryStepStore
+from worker import workflow_runner
+from workflows import agent_run_models, names
+from workflows.registry import WORKFLOWS
+
+
+def activity_name(function: Any) -> str:
+    definition = getattr(function, "__temporal_activity_definition")
+    return str(definition.name)
+
+
+def test_workflow_names() -> None:
+    definitions = [workflow._Definition.must_from_class(each) for each in WORKFLOWS]
+    assert [each.name for each in definitions] == ["agent_run"]
+    assert [sorted(str(name) for name in each.queries) for each in definitions] == [
+        ["status", "unresolved_tool_effects"]
+    ]
+    assert [sorted(map(str, each.signals)) for each in definitions] == [[]]
+    assert [sorted(map(str, each.updates)) for each in definitions] == [[]]
+
+
+def test_activity_names() -> None:
+    store = InMemoryStepStore()
+    registered = [*BoundaryActivities(store).activities, HistoryActivities(store).load_history]
+    assert [activity_name(each) for each in registered] == [
+        "registration_identity",
+        "register_run",
+        "append_event",
+        "save_snapshot",
+        "start_tool_effect",
+        "finish_tool_effect",
+        "commit_boundaries",
+        "load_history",
+    ]
+
+
+def test_other_names() -> None:
+    assert [key.name for key in names.SEARCH_ATTRIBUTES] == [
+        "PerdureAgent",
+        "PerdureConversation",
+        "PerdureParent",
+        "PerdureState",
+    ]
+    assert names.TASK_QUEUE == "perdure"
+    assert names.STEP_PERSISTENCE == "step_persistence"
+    assert (scripted.name, assistant.name) == ("scripted", "assistant")
+
+
+HEADER = ["execution_id", "history_length", "number", "queued_at", "workspace_id"]
+HEADER_REQUIRED = ["execution_id", "history_length", "number", "queued_at"]
+
+FIELDS: dict[type[BaseModel], tuple[list[str], list[str]]] = {
+    # model: (all fields that were ever released, those that are required)
+    boundaries.RegistrationIdentityRequest: (
+        ["registration_id", "run_id"],
+        ["registration_id", "run_id"],
+    ),
+    boundaries.RegistrationIdentityResult: (
+        ["boundary_mode", "registration_id", "search_attributes"],
+        ["registration_id"],
+    ),
+    boundaries.CommitBoundariesRequest: (
+        [*HEADER, "operations"],
+        [*HEADER_REQUIRED, "operations"],
+    ),
+    **{
+        model: ([*HEADER, "operation"], [*HEADER_REQUIRED, "operation"])
+        for model in (
+            boundaries.RegisterRunRequest,
+            boundaries.AppendEventRequest,
+            boundaries.SaveSnapshotRequest,
+            boundaries.StartToolEffectRequest,
+            boundaries.FinishToolEffectRequest,
+        )
+    },
+    boundaries.CommitBoundariesResult: (
+        ["digest", "number", "outcomes", "spans", "verdict"],
+        ["digest", "number", "verdict"],
+    ),
+    boundaries.BoundarySpan: (["first", "last", "run_id"], ["first", "last", "run_id"]),
+    boundaries.BoundaryOutcome: (
+        ["disposition", "error", "error_type", "index"],
+        ["disposition", "index"],
+    ),
+    history.LoadHistoryRequest: (["include_interrupted", "run_id", "workspace_id"], ["run_id"]),
+    history.LoadHistoryResult: (
+        ["conversation_id", "messages", "snapshot_sequence", "state"],
+        ["messages"],
+    ),
+    operations.RegisterRun: (
+        [
+            "agent_name",
+            "conversation_id",
+            "kind",
+            "metadata",
+            "parent_run_id",
+            "principal",
+            "registration_id",
+            "run_id",
+            "sequence",
+            "started_at",
+        ],
+        ["registration_id", "run_id"],
+    ),
+    operations.AppendEvent: (
+        [
+            "at",
+            "call_index",
+            "context",
+            "error",
+            "error_type",
+            "event",
+            "key",
+            "kind",
+            "run_id",
+            "sequence",
+            "step_index",
+            "tool_call_id",
+            "tool_name",
+            "usage",
+        ],
+        ["event", "key", "run_id", "step_index"],
+    ),
+    operations.SaveSnapshot: (
+        [
+            "at",
+            "context",
+            "entries",
+            "key",
+            "kind",
+            "ranges",
+            "run_id",
+            "sequence",
+            "state",
+            "step_index",
+        ],
+        ["key", "ranges", "run_id", "state", "step_index"],
+    ),
+    operations.StartToolEffect: (
+        [
+            "arguments",
+            "at",
+            "call_index",
+            "effect",
+            "effect_summary",
+            "idempotency_key",
+            "kind",
+            "run_id",
+            "sequence",
+            "step_index",
+            "tool_call_id",
+            "tool_name",
+        ],
+        ["run_id", "tool_call_id", "tool_name"],
+    ),
+    operations.FinishToolEffect: (
+        [
+            "at",
+            "call_index",
+            "effect_summary",
+            "error",
+            "error_type",
+            "idempotency_key",
+            "kind",
+            "ordinal",
+            "run_id",
+            "sequence",
+            "status",
+            "step_index",
+            "tool_call_id",
+            "tool_name",
+        ],
+        ["run_id", "status", "tool_call_id", "tool_name"],
+    ),
+    operations.PositionedMessage: (["message", "position"], ["message", "position"]),
+    agent_run_models.AgentRunInput: (
+        [
+            "agent",
+            "continue_from",
+            "conversation_id",
+            "deps",
+            "fork_from",
+            "include_interrupted",
+            "metadata",
+            "model",
+            "model_settings",
+            "parent_run_id",
+            "principal",
+            "prompt",
+            "usage_limits",
+            "workspace_id",
+        ],
+        ["agent"],
+    ),
+    agent_run_models.AgentRunOutput: (
+        ["conversation_id", "message_count", "output", "run_id", "usage"],
+        ["conversation_id", "message_count", "output", "run_id", "usage"],
+    ),
+    agent_run_models.AgentRunStatus: (["agent", "run_id", "state"], ["agent", "run_id", "state"]),
+    agent_run_models.UnresolvedToolEffect: (
+        ["call_index", "step_index", "tool_call_id", "tool_name"],
+        ["call_index", "step_index", "tool_call_id", "tool_name"],
+    ),
+}
+
+
+@pytest.mark.parametrize("model", FIELDS, ids=lambda model: model.__name__)
+def test_fields_of_models_in_histories(model: type[BaseModel]) -> None:
+    released, required = FIELDS[model]
+    fields = model.model_fields
+    assert set(released) <= set(fields), "a field of a released model is gone"
+    assert sorted(name for name, field in fields.items() if field.is_required()) == sorted(required)
+
+
+@pytest.mark.parametrize("workflow_class", WORKFLOWS)
+async def test_workflows_load_under_the_strict_sandbox(workflow_class: type) -> None:
+    restricted = plugin_runner(workflow_runner())
+    restricted.prepare_workflow(workflow._Definition.must_from_class(workflow_class))
+
+
+def plugin_runner(runner: SandboxedWorkflowRunner) -> SandboxedWorkflowRunner:
+    """The runner as pydantic-ai's plugin completes it when a worker is made."""
+    completed = (
+        PydanticAIPlugin().configure_worker({"workflow_runner": runner}).get("workflow_runner")
+    )
+    assert isinstance(completed, SandboxedWorkflowRunner)
+    return completed
