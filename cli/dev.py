@@ -21,6 +21,7 @@ from cli.output import note, print_facts, print_json
 from cli.processes import ChildProcess
 
 if TYPE_CHECKING:
+    from cli.local_model import LocalModelServer
     from cli.servers import LocalServers
     from settings import Settings
 
@@ -135,26 +136,22 @@ async def _keep_running(settings: "Settings", options: _Options) -> ExitCode:
 
     Whatever the end, the parts are stopped in the reverse order of their start.
     """
+    servers = _servers(settings, options)
+    model = _local_model(settings) if options.local_model else None
     async with AsyncExitStack() as running:
-        servers = _servers(settings, options)
         note("Starting Temporal and MongoDB ...")
         await running.enter_async_context(servers)
         addresses = servers.addresses
         parts: list[ChildProcess] = [*servers.started]
-        env: Mapping[str, str] = {}
-        if options.local_model:
-            from cli.local_model import LocalModelServer  # noqa: PLC0415
-
-            model = LocalModelServer(settings.data_dir)
+        if model:
             note("Starting the local model ...")
             running.push_async_callback(model.stop)
             await model.start()
             parts.append(model)
-            env = model.environment
 
         settings = _connected(settings, addresses)
         await _initialise(settings)
-        worker = worker_process(settings, env)
+        worker = worker_process(settings, model.environment if model else None)
         running.push_async_callback(worker.stop)
         running.callback(note, "Stopping the worker, then the servers ...")
         worker.spawn()
@@ -191,6 +188,12 @@ def _servers(settings: "Settings", options: _Options) -> "LocalServers":
         search_attributes=SEARCH_ATTRIBUTES,
         with_ui=options.ui,
     )
+
+
+def _local_model(settings: "Settings") -> "LocalModelServer":
+    from cli.local_model import LocalModelServer  # noqa: PLC0415
+
+    return LocalModelServer(settings.data_dir)
 
 
 def _connected(settings: "Settings", addresses: Addresses) -> "Settings":

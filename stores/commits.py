@@ -76,8 +76,8 @@ class CommitHead:
     gap_count: int = 0
     stale_count: int = 0
     workspace_id: str = DEFAULT_WORKSPACE
-    highest_number: int = 0
-    """The highest number that the branch ever had: up to it rows of a lost task may lie about."""
+    has_superseded: bool = False
+    """Rows of a lost task of this branch lie about, for equal operations to take back."""
     is_abandoned: bool = False
     """A reset of an execution before this one left it behind; it takes no more commits."""
 
@@ -158,7 +158,6 @@ def advance(
     former = head.former_branches if head else ()
     if head and head.branch != position.branch:
         former = (*former, head.branch)
-    reached = head.highest_number if head and head.branch == position.branch else 0
     skipped = position.number > (head.number if head else 0) + 1
     return CommitHead(
         execution_id=position.execution_id,
@@ -172,7 +171,11 @@ def advance(
         gap_count=(head.gap_count if head else 0) + int(skipped),
         stale_count=head.stale_count if head else 0,
         workspace_id=workspace_id,
-        highest_number=max(position.number, reached),
+        has_superseded=bool(
+            head
+            and head.branch == position.branch
+            and (head.has_superseded or position.number <= head.number)
+        ),
     )
 
 
@@ -188,15 +191,6 @@ def is_left_behind(position: CommitPosition, predecessors: Iterable[CommitHead])
     has a later branch was reset since: the new branch has taken this execution's place.
     """
     return any(each.branch_time > position.branch_time for each in predecessors)
-
-
-def may_meet_superseded(head: CommitHead | None, position: CommitPosition) -> bool:
-    """Whether a commit may repeat operations whose rows a lost task has left behind."""
-    return (
-        head is not None
-        and position.branch == head.branch
-        and position.number <= head.highest_number
-    )
 
 
 def spans_of(operations: tuple[Operation, ...]) -> tuple[SequenceSpan, ...]:

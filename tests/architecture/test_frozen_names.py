@@ -240,8 +240,7 @@ async def test_workflows_load_under_the_strict_sandbox(workflow_class: type) -> 
 
 def plugin_runner(runner: SandboxedWorkflowRunner) -> SandboxedWorkflowRunner:
     """The runner as pydantic-ai's plugin completes it when a worker is made."""
-    completed = (
-        PydanticAIPlugin().configure_worker({"workflow_runner": runner}).get("workflow_runner")
-    )
+    config = PydanticAIPlugin().configure_worker({"workflow_runner": runner})
+    completed = dict(config)["workflow_runner"]
     assert isinstance(completed, SandboxedWorkflowRunner)
     return completed
