@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
-from pydantic_ai import Agent
+from pydantic_ai import Agent, UserError
 
 from workflows.agents import AgentSetupError
 
@@ -33,10 +33,13 @@ def _load(path: str) -> Sequence[Agent[Any, Any]]:
             "that holds it on PYTHONPATH?"
         )
         raise AgentSetupError(message) from error
+    except UserError as error:
+        message = f"PERDURE_AGENTS names {path!r}, whose module cannot make its agents: {error}"
+        raise AgentSetupError(message) from error
     found: object = getattr(module, attribute, None)
     is_list = isinstance(found, list | tuple)
     listed = cast("Sequence[object]", found) if is_list else [found]
-    agents = [each for each in listed if isinstance(each, Agent)]
+    agents: list[Agent[Any, Any]] = [each for each in listed if isinstance(each, Agent)]
     if not agents or len(agents) < len(listed):
         message = (
             f"PERDURE_AGENTS names {path!r}, which is {type(found).__name__}; it must be a "

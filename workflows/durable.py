@@ -4,6 +4,7 @@ from typing import Any
 
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.durable_exec.temporal import TemporalDurability
+from pydantic_ai.exceptions import ModelRequestRejectedError
 from temporalio import workflow
 from temporalio.workflow import ActivityConfig
 
@@ -46,6 +47,8 @@ def durable(
     durability = StableTemporalDurability(
         activity_config={**policies.TOOL_ACTIVITY, **overrides},
         model_activity_config={**policies.MODEL_ACTIVITY, **overrides},
+        # A key that is refused or a request that is malformed is so at the next attempt too.
+        non_retryable_model_errors=(ModelRequestRejectedError,),
     )
     recorder: AbstractCapability[Any] = recorders[0] if recorders else StepPersistence()
     others = [each for each in capabilities if each is not recorder]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pydantic_ai.messages import ModelMessage
+from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflowError
 
 from stores.operations import (
     AppendEvent,
@@ -28,7 +29,11 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> "Failure":
-        """The error's representation and class name."""
+        """Representation and class name of the error; of an activity's failure, its cause's."""
+        while isinstance(error, ActivityError | ChildWorkflowError) and error.cause is not None:
+            error = error.cause
+        if isinstance(error, ApplicationError) and error.type:
+            return cls(text=f"{error.type}: {error.message}", error_type=error.type)
         return cls(text=repr(error), error_type=type(error).__name__)
 
 

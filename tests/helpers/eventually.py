@@ -5,11 +5,21 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from inspect import isawaitable
 from time import monotonic
-from typing import TypeVar, cast
+from typing import TypeVar, cast, overload
 
 T = TypeVar("T")
 
 BETWEEN_LOOKS = timedelta(milliseconds=20)
+
+
+@overload
+async def eventually(
+    look: Callable[[], Awaitable[T]], *, within: timedelta = ..., what: str = ...
+) -> T: ...
+
+
+@overload
+async def eventually(look: Callable[[], T], *, within: timedelta = ..., what: str = ...) -> T: ...
 
 
 async def eventually(

@@ -68,7 +68,7 @@ def follow(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
     )
 
 
-def make_agent(name: str = "script", **options: Any) -> Agent[None, str]:
+def make_agent(name: str | None = "script", **options: Any) -> Agent[None, str]:
     """An agent of that name with every tool below; `options` go to `durable`."""
     agent = Agent(FunctionModel(follow), name=name, capabilities=[*durable(**options)])
 
