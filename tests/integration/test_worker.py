@@ -161,7 +161,7 @@ async def test_worker_that_cannot_work_does_not_start_and_says_why(
     error: type[Exception],
     words: str,
 ) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.delitem(sys.modules, "my_agents", raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
