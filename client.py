@@ -5,6 +5,8 @@ from typing import Any
 
 from pydantic import ValidationError
 from pydantic_ai.durable_exec.temporal import PydanticAIPayloadConverter, PydanticAIPlugin
+from pydantic_core import PydanticSerializationError
+from temporalio import workflow
 from temporalio.api.common.v1 import Payload
 from temporalio.client import Client
 from temporalio.converter import DataConverter, DefaultFailureConverter
@@ -19,9 +21,21 @@ class PerdurePayloadConverter(PydanticAIPayloadConverter):
     """Pydantic's JSON, with errors that end a run instead of repeating its task without end."""
 
     def to_payloads(self, values: Sequence[Any]) -> list[Payload]:
-        """Encode; payloads that Temporal would refuse are an error here and now."""
-        payloads = super().to_payloads(values)
+        """Encode; what cannot be encoded or is too large is an error here, and is not tried again.
+
+        Inside a workflow a value that cannot be encoded stays pydantic's error: pydantic-ai knows
+        which values it passes, and says so when it fails the run.
+        """
         kinds = ", ".join(type(value).__name__ for value in values)
+        try:
+            payloads = super().to_payloads(values)
+        except PydanticSerializationError as error:
+            if workflow.in_workflow():
+                raise
+            message = f"A payload of ({kinds}) cannot be encoded as JSON: {error}"
+            raise ApplicationError(
+                message, type="UnserializableValueError", non_retryable=True
+            ) from error
         check_size([len(payload.data) for payload in payloads], f"A payload of ({kinds})")
         return payloads
 

@@ -100,6 +100,11 @@ def make_agent(name: str | None = "script", **options: Any) -> Agent[None, str]:
         """Raise."""
         raise RuntimeError(text)
 
+    @agent.tool_plain(metadata={"effect": "idempotent"})
+    async def odd(kind: str) -> object:
+        """Return something that JSON cannot hold."""
+        return "\ud800" if kind == "surrogate" else asyncio.Lock()
+
     @agent.tool_plain(metadata={"effect": "idempotent"}, retries=3)
     async def retry(path: str, times: int) -> str:
         """Ask the model to try again, `times` times."""

@@ -16,7 +16,7 @@ from stores.memory import InMemoryStepStore
 from stores.protocols import StepStore
 from tests.helpers.eventually import eventually
 from tests.helpers.script import echo_steps, follow, make_agent, script
-from tests.helpers.workers import count_events, replay, running_worker
+from tests.helpers.workers import count_events, count_scheduled_activities, replay, running_worker
 from workflows.agent_run import AgentRunWorkflow
 from workflows.agent_run_models import AgentRunInput, AgentRunOutput, AgentRunStatus
 from workflows.durable import durable
@@ -367,6 +367,25 @@ async def test_continued_run_goes_on_in_its_conversation(
         first.id,
         second.id,
     ]
+
+
+@pytest.mark.parametrize("kind", ["surrogate", "object"])
+async def test_tool_result_that_json_cannot_hold_fails_the_run_at_the_first_attempt(
+    temporal: Client, memory: InMemoryStepStore, task_queue: str, kind: str
+) -> None:
+    async with running_worker(temporal, memory, [AGENT], task_queue):
+        handle = await start(
+            temporal,
+            task_queue,
+            AgentRunInput(agent="script", prompt=script([[("odd", {"kind": kind})]])),
+        )
+        with pytest.raises(WorkflowFailureError):
+            await asyncio.wait_for(handle.result(), 10)
+        history = await replay(handle, [AGENT])
+    (effect,) = await memory.list_tool_effects(run_id=handle.id)
+    assert effect.status == "failed"
+    assert "UnserializableValueError" in str(effect.error)
+    assert count_scheduled_activities(history)["agent__script__toolset__<agent>__call_tool"] == 1
 
 
 async def test_prompt_over_the_payload_limit_is_refused_at_submit(
