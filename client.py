@@ -1,5 +1,6 @@
 """Connecting to Temporal, with the one data converter that every process shares."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -87,13 +88,19 @@ async def connect(settings: Settings, *, lazy: bool = False) -> Client:
         )
     except RuntimeError as error:
         message = (
-            f"Temporal does not answer at {address}: {error}. Start one with `perdure dev`, or set "
-            "PERDURE_TEMPORAL_ADDRESS to yours"
+            f"Temporal does not answer at {address}: {_reason(error)}. Start one with "
+            "`perdure dev`, or set PERDURE_TEMPORAL_ADDRESS to yours"
         )
         raise TemporalUnavailableError(message) from error
     if not lazy:
         await _check_namespace(client, address)
     return client
+
+
+def _reason(error: RuntimeError) -> str:
+    """The operating system's words where the SDK's core wraps them in its own structures."""
+    found = re.search(r'message: "([^"]+)"', str(error))
+    return found[1] if found else str(error)
 
 
 async def _check_namespace(client: Client, address: str) -> None:
