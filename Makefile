@@ -9,6 +9,8 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
+# Where it is set, every process compiles all its modules again: starts take four times as long.
+unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help install demo dev check format test test-unit test-integration test-crash \
   test-pythons local-model coverage live bench record docs lock clean
 

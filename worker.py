@@ -2,9 +2,12 @@
 
 import asyncio
 import contextlib
+import linecache
 import logging
 import signal
 import sys
+import tracemalloc
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -35,6 +38,10 @@ from workflows.interceptor import JournalInterceptor
 from workflows.registry import WORKFLOWS
 
 logger = logging.getLogger("perdure.worker")
+
+IMPORTED_EARLY = (linecache, tracemalloc, warnings)
+"""On Python 3.11 the validation of a workflow can fail at random where it is the first to import one
+of these (temporalio/sdk-python issue 585)."""
 
 _VISIBILITY_DEADLINE_SECONDS = 30
 """How long `init` waits until the server knows new search attributes."""

@@ -1,10 +1,7 @@
 """Real servers once a session, and for each test a database and a task queue of its own."""
 
 import asyncio
-import linecache
 import tempfile
-import tracemalloc
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +12,6 @@ from pymongo import MongoClient
 
 from cli.servers import LocalServers
 from workflows.names import SEARCH_ATTRIBUTES
-
-IMPORTED_EARLY = (linecache, tracemalloc, warnings)
-"""Before Python 3.12 the validation of a workflow can fail at random where it is the first to
-import one of these (temporalio/sdk-python issue 585)."""
 
 
 @pytest.fixture(scope="session")

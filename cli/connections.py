@@ -1,0 +1,193 @@
+"""Where the commands find Temporal and MongoDB, and what they say when there is none.
+
+What takes long to import is imported where it is used: help and usage errors need none of it, and
+reading commands have two seconds in all.
+"""
+
+import asyncio
+import reprlib
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from functools import cache
+from typing import TYPE_CHECKING
+
+from cli.data_directory import running_servers
+from cli.failures import CommandError, UnreachableError, WrongUsageError
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+    from temporalio.client import Client
+
+    from settings import Settings
+    from stores.protocols import StepStore
+
+DEFAULT_TEMPORAL_ADDRESS = "127.0.0.1:7233"
+"""Temporal's own default."""
+
+READ_TIMEOUT = timedelta(seconds=2)
+"""Of one question to Temporal by a reading command, which shows the store's part without it."""
+
+
+def current_settings() -> "Settings":
+    """The settings, with the addresses of a running `perdure dev` where none are set.
+
+    Raises:
+        WrongUsageError: a `PERDURE_` variable does not fit.
+    """
+    from pydantic import ValidationError  # noqa: PLC0415
+
+    from settings import Settings  # noqa: PLC0415
+
+    try:
+        settings = Settings()
+    except ValidationError as error:
+        message = f"the settings do not fit: {misfits(error, prefix='PERDURE_', upper=True)}"
+        raise WrongUsageError(message) from error
+    if settings.temporal_address and settings.mongodb_uri:
+        return settings
+    servers = running_servers(settings.data_dir)
+    if servers is None:
+        return settings
+    found: dict[str, str] = {"mongodb_uri": settings.mongodb_uri or servers.mongodb_uri}
+    if settings.temporal_address is None:
+        found["temporal_address"] = servers.temporal_address
+        if "temporal_namespace" not in settings.model_fields_set:
+            found["temporal_namespace"] = servers.temporal_namespace
+    return settings.model_copy(update=found)
+
+
+def misfits(error: "ValidationError", *, prefix: str = "", upper: bool = False) -> str:
+    """What pydantic found wrong, each with the path of the bad value."""
+    lines: list[str] = []
+    for each in error.errors():
+        path = ".".join(str(step) for step in each["loc"])
+        name = f"{prefix}{path.upper() if upper else path}"
+        message = each["msg"].removeprefix("Value error, ")
+        # A check of the whole input has no path, and its message says what it is about.
+        lines.append(
+            f"{name}: {message} (found {reprlib.repr(each['input'])})" if path else message
+        )
+    return "; ".join(lines)
+
+
+@asynccontextmanager
+async def opened_store(settings: "Settings", workspace: str) -> AsyncGenerator["StepStore"]:
+    """The store of the settings' MongoDB, bound to a workspace.
+
+    Raises:
+        UnreachableError: no MongoDB is configured, and no `perdure dev` runs.
+        InvalidIdentifierError: the workspace's id is malformed.
+    """
+    from stores.opening import open_step_store  # noqa: PLC0415
+
+    if settings.mongodb_uri is None:
+        message = (
+            "no MongoDB is known: PERDURE_MONGODB_URI is not set, and no `perdure dev` runs with "
+            f"its data in {str(settings.data_dir.absolute())!r}. Set the one, start the other, or "
+            "name its directory with --data-dir"
+        )
+        raise UnreachableError(message)
+    store = open_step_store(
+        "mongodb", db_url=settings.mongodb_uri, database=settings.mongodb_database
+    )
+    try:
+        yield store.for_workspace(workspace)
+    finally:
+        await store.aclose()
+
+
+async def connected_client(settings: "Settings") -> "Client":
+    """A client that encodes and decodes as the worker does.
+
+    Raises:
+        UnreachableError: Temporal does not answer, or the namespace does not exist.
+    """
+    from client import TemporalUnavailableError, connect  # noqa: PLC0415
+
+    silence_core()
+    try:
+        return await connect(settings)
+    except TemporalUnavailableError as error:
+        raise UnreachableError(str(error)) from error
+
+
+async def describing_client(settings: "Settings") -> "Client":
+    """A client for questions whose answers hold no payload, not connected yet.
+
+    It has no data converter: importing that one takes as long as all the questions.
+    """
+    from temporalio.client import Client  # noqa: PLC0415
+
+    silence_core()
+    return await Client.connect(
+        settings.temporal_address or DEFAULT_TEMPORAL_ADDRESS,
+        namespace=settings.temporal_namespace,
+        lazy=True,
+    )
+
+
+async def initialised(settings: "Settings") -> list[str]:
+    """Make indexes and search attributes; a line for each that was missing.
+
+    Raises:
+        UnreachableError: a server does not answer.
+        CommandError: Temporal does not allow it.
+        StoreConfigurationError: MongoDB does not, or is unfit.
+    """
+    from temporalio.service import RPCError  # noqa: PLC0415
+
+    from client import TemporalUnavailableError  # noqa: PLC0415
+    from worker import initialise  # noqa: PLC0415
+
+    silence_core()
+    try:
+        return await initialise(settings)
+    except TemporalUnavailableError as error:
+        raise UnreachableError(str(error)) from error
+    except RPCError as error:
+        message = (
+            f"search attributes of namespace {settings.temporal_namespace!r} could not be made: "
+            f"{error.message}. Runs go without them; or have Temporal's operator register them"
+        )
+        raise CommandError(message) from error
+
+
+@cache
+def silence_core() -> None:
+    """Keep the log of the SDK's core off standard output, where it would break a document."""
+    from temporalio.runtime import Runtime, TelemetryConfig  # noqa: PLC0415
+
+    Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=None)))
+
+
+@asynccontextmanager
+async def asking(client: "Client") -> AsyncGenerator[None]:
+    """Say that Temporal does not answer, whichever way that shows.
+
+    Raises:
+        UnreachableError: it took too long, refused the connection, or lacks the namespace.
+    """
+    from temporalio.service import RPCError, RPCStatusCode  # noqa: PLC0415
+
+    address = client.service_client.config.target_host
+    try:
+        async with asyncio.timeout(READ_TIMEOUT.total_seconds()):
+            yield
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND and "amespace" not in error.message:
+            raise
+        raise UnreachableError(_no_answer(client, address, error.message)) from error
+    except TimeoutError as error:
+        reason = f"no answer within {READ_TIMEOUT.total_seconds():.0f} s"
+        raise UnreachableError(_no_answer(client, address, reason)) from error
+    except RuntimeError as error:  # what the SDK raises when it cannot connect
+        raise UnreachableError(_no_answer(client, address, str(error))) from error
+
+
+def _no_answer(client: "Client", address: str, reason: str) -> str:
+    return (
+        f"Temporal at {address} (namespace {client.namespace!r}) could not be asked: {reason}. "
+        "Start one with `perdure dev`, or set PERDURE_TEMPORAL_ADDRESS and "
+        "PERDURE_TEMPORAL_NAMESPACE"
+    )

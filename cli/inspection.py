@@ -1,0 +1,284 @@
+"""`perdure show`: everything about one run on one page."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from cli.connections import current_settings, describing_client, opened_store
+from cli.failures import NotFoundError, UnreachableError
+from cli.options import AsJson, RunId, Workspace
+from cli.output import age, moment, note, offset, print_facts, print_json, print_table
+
+if TYPE_CHECKING:
+    from cli.executions import Execution
+    from settings import Settings
+    from stores.protocols import StepStore
+    from stores.records import RunRecord, SnapshotSummary, StepEvent, ToolEffectRecord
+
+PAGE_LINES = 40
+"""Most lines of a table on the page: a run of thousands of events stays readable."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspection:
+    """A run as the store and Temporal know it.
+
+    `standings` says of each effect, in order, what it is now. `temporal_problem` is why Temporal
+    did not answer; `execution` is `None` then, and also when it knows no workflow of that id.
+    """
+
+    run_id: str
+    state: str
+    record: "RunRecord | None"
+    execution: "Execution | None"
+    temporal_problem: str | None
+    events: Sequence["StepEvent"]
+    effects: Sequence["ToolEffectRecord"]
+    standings: Sequence[str]
+    snapshots: Sequence["SnapshotSummary"]
+
+    def as_document(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        execution = self.execution
+        return {
+            "run_id": self.run_id,
+            "state": self.state,
+            "run": self.record,
+            "temporal": {**asdict(execution), "doing": execution.doing} if execution else None,
+            "temporal_problem": self.temporal_problem,
+            "events": self.events,
+            "effects": [
+                {**asdict(effect), "standing": standing}
+                for effect, standing in zip(self.effects, self.standings, strict=True)
+            ],
+            "snapshots": self.snapshots,
+        }
+
+
+def show_command(
+    *, run_id: RunId, workspace: Workspace = "default", as_json: AsJson = False
+) -> None:
+    """Show one run on one page.
+
+    State, what it is doing, usage, timeline, tool effects, snapshots. Needs no worker. What
+    Temporal knows is joined in: a run that was terminated, the attempt number of the activity that
+    it waits for, the last failure.
+    """
+    inspection = asyncio.run(_inspect(current_settings(), run_id, workspace))
+    if as_json:
+        print_json(inspection.as_document())
+    else:
+        print_inspection(inspection)
+
+
+async def _inspect(settings: "Settings", run_id: str, workspace: str) -> Inspection:
+    async with opened_store(settings, workspace) as store:
+        return await inspect(settings, store, run_id)
+
+
+async def inspect(settings: "Settings", store: "StepStore", run_id: str) -> Inspection:
+    """All that the store and Temporal know of a run.
+
+    Raises:
+        NotFoundError: neither knows it.
+    """
+    (execution, problem), record, events, effects, snapshots = await asyncio.gather(
+        ask_temporal(settings, run_id),
+        store.get_run(run_id=run_id),
+        store.list_events(run_id=run_id),
+        store.list_tool_effects(run_id=run_id),
+        store.list_snapshot_summaries(run_id=run_id),
+    )
+    if record is None and execution is None:
+        raise NotFoundError(not_found_message(settings, store, run_id, problem))
+    from cli.executions import effect_standing, joined_state  # noqa: PLC0415 - slow to load
+
+    unknown = problem and "started; Temporal does not answer"
+    return Inspection(
+        run_id=run_id,
+        state=joined_state(record, execution),
+        record=record,
+        execution=execution,
+        temporal_problem=problem,
+        events=events,
+        effects=effects,
+        standings=[
+            unknown if unknown and each.status == "started" else effect_standing(each, execution)
+            for each in effects
+        ],
+        snapshots=snapshots,
+    )
+
+
+async def ask_temporal(settings: "Settings", run_id: str) -> "tuple[Execution | None, str | None]":
+    """The run's execution, and why it is not known when Temporal does not answer."""
+    from cli.executions import find_execution  # noqa: PLC0415 - slow to load
+
+    try:
+        return await find_execution(await describing_client(settings), run_id), None
+    except UnreachableError as error:
+        return None, str(error)
+
+
+def not_found_message(
+    settings: "Settings", store: "StepStore", run_id: str, problem: str | None = None
+) -> str:
+    """Where a run was looked for, and what to try."""
+    asked = problem or f"nor does Temporal's namespace {settings.temporal_namespace!r}"
+    return (
+        f"workspace {store.workspace_id!r} of database {settings.mongodb_database!r} has no run "
+        f"{run_id!r}; {asked}. `perdure runs` lists the runs; --workspace names another workspace"
+    )
+
+
+def print_inspection(inspection: Inspection) -> None:
+    """Print the page."""
+    if inspection.temporal_problem:
+        note(f"Only what the store knows: {inspection.temporal_problem}.")
+    if inspection.record is None:
+        note("The store has no such run in this workspace; this is what Temporal knows.")
+    print_facts(_facts(inspection))
+    _print_timeline(inspection)
+    if inspection.effects:
+        _print_newest_effects(inspection)
+    if inspection.snapshots:
+        title = _title("Snapshots", "snapshots", inspection.snapshots, inspection.run_id)
+        print_snapshots(inspection.snapshots[-PAGE_LINES:], title=title)
+
+
+def _print_timeline(inspection: Inspection) -> None:
+    start = _start(inspection)
+    if start is None or not inspection.events:
+        return
+    print_table(
+        ("seq", "at", "step", "event", "tool", "call", "error"),
+        [
+            (
+                *(e.sequence, offset(e.timestamp, start), e.step_index, e.kind),
+                *(e.tool_name, e.tool_call_id, e.error),
+            )
+            for e in inspection.events[-PAGE_LINES:]
+        ],
+        title=_title("Timeline", "events", inspection.events, inspection.run_id),
+    )
+
+
+def _print_newest_effects(inspection: Inspection) -> None:
+    """Print the newest effects, and every older one that is still open."""
+    rows = list(zip(inspection.effects, inspection.standings, strict=True))
+    open_rows = [row for row in rows[:-PAGE_LINES] if row[0].status in {"started", "unknown"}]
+    effects, standings = zip(*(open_rows + rows[-PAGE_LINES:]), strict=True)
+    title = _title("Tool effects", "effects", inspection.effects, inspection.run_id)
+    print_effects(effects, standings, title=title)
+
+
+def _title(name: str, command: str, rows: Sequence[object], run_id: str) -> str:
+    if len(rows) <= PAGE_LINES:
+        return name
+    return f"{name} (the newest {PAGE_LINES} of {len(rows)}; `perdure {command} {run_id}` has all)"
+
+
+def print_effects(
+    effects: Sequence["ToolEffectRecord"],
+    standings: Sequence[str],
+    *,
+    title: str | None = None,
+    with_runs: bool = False,
+) -> None:
+    """Print the ledger of tool calls; with the run of each where they are of several."""
+    columns = [
+        "step",
+        "tool",
+        "call",
+        "policy",
+        "standing",
+        "started",
+        "took",
+        "arguments",
+        "error",
+    ]
+    rows: list[tuple[object, ...]] = [
+        (
+            *(e.step_index, e.tool_name, e.tool_call_id, e.effect, standing, moment(e.started_at)),
+            offset(e.ended_at, e.started_at)[1:] if e.ended_at else None,
+            *(e.arguments_summary, e.error),
+        )
+        for e, standing in zip(effects, standings, strict=True)
+    ]
+    if with_runs:
+        columns = ["run", *columns]
+        rows = [(e.run_id, *row) for e, row in zip(effects, rows, strict=True)]
+    print_table(columns, rows, title=title)
+
+
+def print_snapshots(snapshots: Sequence["SnapshotSummary"], *, title: str | None = None) -> None:
+    """Print what a run can be continued from."""
+    print_table(
+        ("seq", "step", "state", "messages", "saved"),
+        [
+            (each.sequence, each.step_index, each.state, each.message_count, moment(each.timestamp))
+            for each in snapshots
+        ],
+        title=title,
+    )
+
+
+def _start(inspection: Inspection) -> datetime | None:
+    if inspection.record:
+        return inspection.record.started_at
+    return inspection.events[0].timestamp if inspection.events else None
+
+
+def _facts(inspection: Inspection) -> list[tuple[str, str | None]]:
+    record, execution = inspection.record, inspection.execution
+    facts: list[tuple[str, str | None]] = [
+        ("Run", inspection.run_id),
+        ("State", _state_words(inspection)),
+    ]
+    if execution:
+        facts.append(("Doing", "\n".join(execution.doing)))
+    if record:
+        facts += _record_facts(record)
+    if execution:
+        facts += [
+            ("Failure", execution.failure if not (record and record.error) else None),
+            ("Temporal", _execution_words(execution)),
+        ]
+    elif record and not inspection.temporal_problem:
+        words = "no workflow of this id: the run is part of another one, or its history is gone"
+        facts.append(("Temporal", words))
+    return facts
+
+
+def _state_words(inspection: Inspection) -> str:
+    record, execution = inspection.record, inspection.execution
+    sources = [f"Temporal: {execution.status}"] if execution else []
+    if record and record.state != inspection.state:
+        sources.append(f"the run's own last word: {record.state}")
+    return f"{inspection.state} ({'; '.join(sources)})" if sources else inspection.state
+
+
+def _record_facts(record: "RunRecord") -> list[tuple[str, str | None]]:
+    return [
+        ("Agent", record.agent_name),
+        ("Workspace", record.workspace_id),
+        ("Conversation", record.conversation_id),
+        ("Parent run", record.parent_run_id),
+        ("Principal", record.principal),
+        ("Metadata", ", ".join(f"{k}={v}" for k, v in record.metadata.items())),
+        ("Started", f"{moment(record.started_at)} ({age(record.started_at)})"),
+        ("Ended", moment(record.ended_at)),
+        ("Error", record.error),
+        ("Usage", ", ".join(f"{k} {v}" for k, v in (record.usage or {}).items() if v)),
+    ]
+
+
+def _execution_words(execution: "Execution") -> str:
+    ended = f", closed {moment(execution.closed_at)}" if execution.closed_at else ""
+    return (
+        f"workflow {execution.workflow_type}, task queue {execution.task_queue}, execution "
+        f"{execution.execution_id}, {execution.history_length} events, started "
+        f"{moment(execution.started_at)}{ended}"
+    )

@@ -1,0 +1,165 @@
+"""The command line `perdure`: its commands, its settings, and the one way out of it."""
+
+import gc
+import io
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Never
+
+import typer
+
+from cli.demo import demo_command
+from cli.dev import dev_command
+from cli.failures import CommandError, ExitCode
+from cli.inspection import show_command
+from cli.output import note
+from cli.processes import LocalServerError
+from cli.replay import replay_command
+from cli.runs import (
+    effects_command,
+    events_command,
+    messages_command,
+    runs_command,
+    snapshots_command,
+    unresolved_command,
+)
+from cli.setup import doctor_command, init_command
+from cli.submit import run_command
+from stores.errors import (
+    InvalidCursorError,
+    InvalidIdentifierError,
+    StoreError,
+    StoreUnavailableError,
+)
+
+EXIT_CODES: tuple[tuple[type[Exception], ExitCode], ...] = (
+    (StoreUnavailableError, ExitCode.UNREACHABLE),
+    (InvalidIdentifierError, ExitCode.WRONG_USAGE),
+    (InvalidCursorError, ExitCode.WRONG_USAGE),
+    (StoreError, ExitCode.FAILED),
+    (LocalServerError, ExitCode.FAILED),
+)
+"""For errors whose message says all that a person needs; the first that fits counts. Any other
+error is a defect and keeps its traceback."""
+
+app = typer.Typer(
+    name="perdure",
+    help="Durable runs of pydantic-ai agents: start them, watch them, see what happened.",
+    epilog=(
+        "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 cannot reach a server. "
+        "Example: perdure demo"
+    ),
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def settings_callback(
+    *,
+    temporal_address: Annotated[
+        str | None, typer.Option(envvar="PERDURE_TEMPORAL_ADDRESS", help="host:port of Temporal.")
+    ] = None,
+    temporal_namespace: Annotated[
+        str | None, typer.Option(envvar="PERDURE_TEMPORAL_NAMESPACE", help="Namespace in it.")
+    ] = None,
+    mongodb_uri: Annotated[
+        str | None,
+        typer.Option(envvar="PERDURE_MONGODB_URI", help="Connection string of a replica set."),
+    ] = None,
+    mongodb_database: Annotated[
+        str | None, typer.Option(envvar="PERDURE_MONGODB_DATABASE", help="Database in it.")
+    ] = None,
+    task_queue: Annotated[
+        str | None, typer.Option(envvar="PERDURE_TASK_QUEUE", help="Queue that workers poll.")
+    ] = None,
+    agents: Annotated[
+        str | None,
+        typer.Option(envvar="PERDURE_AGENTS", help="module:attribute of agents, comma-separated."),
+    ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="PERDURE_DATA_DIR",
+            help="Directory of `perdure dev`, whose servers are used where none are named.",
+        ),
+    ] = None,
+) -> None:
+    """Durable runs of pydantic-ai agents: start them, watch them, see what happened."""
+    given = {
+        "TEMPORAL_ADDRESS": temporal_address,
+        "TEMPORAL_NAMESPACE": temporal_namespace,
+        "MONGODB_URI": mongodb_uri,
+        "MONGODB_DATABASE": mongodb_database,
+        "TASK_QUEUE": task_queue,
+        "AGENTS": agents,
+        "DATA_DIR": str(data_dir) if data_dir else None,
+    }
+    # An option is its variable for the length of this process, so that every part of it, and the
+    # workers that it starts, see the same settings.
+    os.environ.update({f"PERDURE_{name}": value for name, value in given.items() if value})
+
+
+def _add(name: str, function: Callable[..., None], example: str) -> None:
+    app.command(name, epilog=f"Example: {example}")(function)
+
+
+_add("dev", dev_command, "perdure dev --data-dir /tmp/perdure --ui")
+_add("demo", demo_command, "perdure demo")
+_add("init", init_command, "perdure init --dry-run")
+_add("doctor", doctor_command, "perdure doctor")
+_add("run", run_command, "perdure run scripted 'Pack my bag' --conversation-id trip-1")
+_add("runs", runs_command, "perdure runs --agent scripted --state failed --limit 20")
+_add("show", show_command, "perdure show scripted-20260101-120000-3fa9c1")
+_add("events", events_command, "perdure events scripted-20260101-120000-3fa9c1 --json")
+_add("snapshots", snapshots_command, "perdure snapshots scripted-20260101-120000-3fa9c1")
+_add("effects", effects_command, "perdure effects scripted-20260101-120000-3fa9c1")
+_add("unresolved", unresolved_command, "perdure unresolved --json")
+_add("messages", messages_command, "perdure messages scripted-20260101-120000-3fa9c1 --json")
+_add("replay", replay_command, "perdure replay scripted-20260101-120000-3fa9c1")
+
+
+def main() -> Never:
+    """Run a command and end the process.
+
+    The way out is `os._exit` after a flush: a process that has used a Temporal client and ends as
+    Python does is killed by a signal in one of three cases, and reports a failure that did not
+    happen (temporalio/sdk-python issue 300). Whatever must be released is by then.
+    """
+    # A command lives for a second or two and imports much, all of which stays: collecting between
+    # costs a fifth of that time. `dev`, which lives long, imports and allocates little.
+    gc.set_threshold(100_000)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal may lack a character
+    code = _run()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):  # nobody reads any more
+            stream.flush()
+    os._exit(code)
+
+
+def _run() -> int:
+    try:
+        app(prog_name="perdure")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(bool(end.code))
+    except CommandError as error:
+        note(f"perdure: {error}")
+        return error.exit_code
+    except Exception as error:  # noqa: BLE001 - the last frame
+        for kind, code in EXIT_CODES:
+            if isinstance(error, kind):
+                note(f"perdure: {error}")
+                return code
+        traceback.print_exc()
+    return ExitCode.FAILED
+
+
+if __name__ == "__main__":
+    main()

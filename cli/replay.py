@@ -1,0 +1,121 @@
+"""`perdure replay`: does this code still fit a run's history?"""
+
+import asyncio
+import logging
+import re
+from typing import TYPE_CHECKING
+
+import typer
+
+from cli.connections import connected_client, current_settings
+from cli.dev import DEV_AGENTS
+from cli.failures import CommandError, ExitCode, NotFoundError
+from cli.options import AsJson, RunId
+from cli.output import print_json, print_text
+
+if TYPE_CHECKING:
+    from temporalio.client import WorkflowHistory
+    from temporalio.worker import Replayer
+
+    from settings import Settings
+
+
+def replay_command(*, run_id: RunId, as_json: AsJson = False) -> None:
+    """Replay a run on this code.
+
+    Its history comes from Temporal, its agent from PERDURE_AGENTS. Nothing is executed and nothing
+    is written. Exit code 1 and the first difference when this code would take the run another way.
+    """
+    settings = current_settings()
+    # The SDK logs a traceback of each failure, which is told below in one line.
+    logging.getLogger("temporalio").setLevel(logging.CRITICAL)
+    history, divergence = asyncio.run(_replay(settings, run_id))
+    count = len(history.events)
+    if as_json:
+        is_same = divergence is None
+        print_json({"run_id": run_id, "ok": is_same, "events": count, "divergence": divergence})
+    elif divergence is None:
+        print_text(f"ok: this code takes run {run_id} the same way through all {count} events")
+    else:
+        print_text(f"differs: run {run_id} does not replay on this code: {divergence}")
+    if divergence is not None:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+async def _replay(settings: "Settings", run_id: str) -> "tuple[WorkflowHistory, str | None]":
+    """The history, and what this code does otherwise; `None` when nothing."""
+    history = await _history(settings, run_id)
+    replayer = _replayer(settings, await _agent_name(history))
+    result = await replayer.replay_workflow(history, raise_on_replay_failure=False)
+    failure = result.replay_failure
+    return history, None if failure is None else f"{type(failure).__name__}: {_words(failure)}"
+
+
+def _words(failure: Exception) -> str:
+    """The message inside the core's dump of its failure, which is as Rust prints it."""
+    message = re.search(r'message: "((?:[^"\\]|\\.)*)"', str(failure))
+    return message[1].replace('\\"', '"') if message else str(failure)
+
+
+async def _history(settings: "Settings", run_id: str) -> "WorkflowHistory":
+    from temporalio.service import RPCError, RPCStatusCode  # noqa: PLC0415
+
+    client = await connected_client(settings)
+    try:
+        return await client.get_workflow_handle(run_id).fetch_history()
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
+        message = (
+            f"run {run_id!r} cannot be replayed: Temporal's namespace "
+            f"{settings.temporal_namespace!r} has no workflow of this id. A run inside another "
+            "workflow is replayed by that one's id; a history is gone after its retention time"
+        )
+        raise NotFoundError(message) from error
+
+
+async def _agent_name(history: "WorkflowHistory") -> str:
+    """The agent that the run was started with.
+
+    Raises:
+        CommandError: the workflow is none of Perdure's.
+    """
+    from client import DATA_CONVERTER  # noqa: PLC0415
+    from workflows.agent_run_models import AgentRunInput  # noqa: PLC0415
+    from workflows.names import AGENT_RUN  # noqa: PLC0415
+
+    started = history.events[0].workflow_execution_started_event_attributes
+    if started.workflow_type.name != AGENT_RUN:
+        message = (
+            f"workflow {history.workflow_id!r} is of type {started.workflow_type.name!r}, which is "
+            "not Perdure's; replay it with a temporalio.worker.Replayer that knows its class"
+        )
+        raise CommandError(message)
+    decoded = await DATA_CONVERTER.decode(started.input.payloads, [AgentRunInput])
+    request: AgentRunInput = decoded[0]
+    return request.agent
+
+
+def _replayer(settings: "Settings", agent_name: str) -> "Replayer":
+    """A replayer set up as the worker is.
+
+    Raises:
+        CommandError: an agent cannot be loaded, or the run's agent is not among them.
+    """
+    from agents.registry import load_agents  # noqa: PLC0415
+    from worker import build_replayer  # noqa: PLC0415
+    from workflows.agents import AgentSetupError  # noqa: PLC0415
+
+    try:
+        agents = load_agents(settings.agent_paths or DEV_AGENTS.split(","))
+        replayer = build_replayer(agents)
+    except AgentSetupError as error:
+        raise CommandError(str(error)) from error
+    known = sorted(agent.name or "" for agent in agents)
+    if agent_name not in known:
+        message = (
+            f"the run's agent {agent_name!r} is not on this code: PERDURE_AGENTS gives "
+            f"{', '.join(known)}. Name its module:attribute there"
+        )
+        raise CommandError(message)
+    return replayer
