@@ -40,7 +40,7 @@ from workflows.registry import WORKFLOWS
 logger = logging.getLogger("perdure.worker")
 
 IMPORTED_EARLY = (linecache, tracemalloc, warnings)
-"""On Python 3.11 the validation of a workflow can fail at random where it is the first to import one
+"""On Python 3.11 validating a workflow can fail at random where it is the first to import one
 of these (temporalio/sdk-python issue 585)."""
 
 _VISIBILITY_DEADLINE_SECONDS = 30

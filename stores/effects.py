@@ -60,6 +60,8 @@ class EffectRow(Row):
     arguments_digest: str | None = None
     arguments_summary: str | None = None
     transitions: tuple[Transition, ...] = ()
+    revision: int = 0
+    """Counts the replacements of the stored row, for stores that compare before they write."""
 
     @property
     def live(self) -> tuple[Transition, ...]:

@@ -173,8 +173,18 @@ class CommitPlanner:
             return "refused"
         if run.mark is None:
             return "suppressed"
+        # What the lost task registered may have been another agent's run under this id.
+        record = replace(
+            self._new_run(operation).record,
+            started_at=run.record.started_at,
+            branches=run.record.branches,
+        )
         self._existing.runs[operation.run_id] = replace(
-            run, mark=None, branch=self._prepared.branch, number=self._prepared.number
+            run,
+            record=record,
+            mark=None,
+            branch=self._prepared.branch,
+            number=self._prepared.number,
         )
         return "superseding"
 

@@ -99,10 +99,14 @@ class SnapshotRow(KeyedRow):
 
 @dataclass(frozen=True, kw_only=True)
 class PositionRow(MarkedRow):
-    """A position in a run's message log and the digest of the message that it holds."""
+    """A position in a run's message log and the digest of the message that it holds.
+
+    `revision` counts the replacements of the stored row, for stores that compare before they write.
+    """
 
     position: int
     message: str
+    revision: int = 0
 
     @property
     def owner(self) -> str:

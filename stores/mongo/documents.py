@@ -1,0 +1,160 @@
+"""Rows as MongoDB documents.
+
+A document has the row's own field names; what is `None` is left out. Times are microseconds since
+1970 UTC, since BSON keeps milliseconds. Metadata, usage and context are JSON text: no user's string
+becomes a field name, and no number is too long. What only queries need is added on the way in
+(`live`, `status`, ...) and skipped on the way out.
+"""
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import MISSING, fields
+from datetime import datetime
+from typing import Any
+
+from bson import ObjectId
+
+from stores.commits import CommitHead
+from stores.effects import EffectRow, Transition
+from stores.operations import EventContext
+from stores.paging import microseconds, time_at
+from stores.records import RunBranch, RunRecord
+from stores.rows import EventRow, PositionRow, RunRow, SnapshotRow
+
+Document = dict[str, Any]
+
+_TIMES = frozenset({"at", "started_at", "ended_at", "branch_time", "queued_at"})
+_JSON_TEXTS = frozenset({"metadata", "usage"})
+_TUPLES = frozenset({"former_branches"})
+
+
+def _encoded(value: object) -> Any:  # noqa: ANN401 - any BSON value
+    match value:
+        case datetime():
+            return microseconds(value)
+        case dict():
+            return json.dumps(value)
+        case EventContext():
+            return json.dumps(value.model_dump(exclude_defaults=True))
+        case _:
+            return value
+
+
+def _decoded(name: str, value: Any) -> Any:  # noqa: ANN401 - any BSON value
+    if name in _TIMES:
+        return time_at(value)
+    if name in _JSON_TEXTS:
+        return json.loads(value)
+    if name in _TUPLES:
+        return tuple(value)
+    if name == "ranges":
+        return tuple((start, end) for start, end in value)
+    if name == "context":
+        return EventContext.model_validate(json.loads(value))
+    return value
+
+
+def _document_of(record: Any, *, without: Collection[str] = ()) -> Document:  # noqa: ANN401 - any of ours
+    values = {each.name: getattr(record, each.name) for each in fields(record)}
+    return {
+        name: _encoded(value)
+        for name, value in values.items()
+        if value is not None and name not in without
+    }
+
+
+def _values_of(record_type: type[Any], document: Mapping[str, Any]) -> Document:
+    """Arguments for the type's constructor; a field that is left out is `None` or has a default."""
+    values: Document = {}
+    for each in fields(record_type):
+        if each.name in document:
+            values[each.name] = _decoded(each.name, document[each.name])
+        elif each.default is MISSING and each.default_factory is MISSING:
+            values[each.name] = None
+    return values
+
+
+def row_document(row: EventRow | SnapshotRow | PositionRow) -> Document:
+    """The document of a row that is marked as a whole."""
+    return {**_row_document(row), "live": row.mark is None}
+
+
+def _row_document(row: EventRow | SnapshotRow | PositionRow | EffectRow) -> Document:
+    """All fields of a row; one that replaces a stored row is its next revision."""
+    document = _document_of(row, without={"row_id", "transitions"})
+    if row.row_id is not None and "revision" in document:
+        document["revision"] += 1
+    return {"_id": row.row_id or ObjectId(), **document}
+
+
+def _row_values(record_type: type[Any], document: Mapping[str, Any]) -> Document:
+    return _values_of(record_type, {**document, "row_id": document["_id"]})
+
+
+def event_row(document: Mapping[str, Any]) -> EventRow:
+    """The event of a document."""
+    return EventRow(**_row_values(EventRow, document))
+
+
+def snapshot_row(document: Mapping[str, Any]) -> SnapshotRow:
+    """The snapshot of a document."""
+    return SnapshotRow(**_row_values(SnapshotRow, document))
+
+
+def position_row(document: Mapping[str, Any]) -> PositionRow:
+    """The position of a document."""
+    return PositionRow(**_row_values(PositionRow, document))
+
+
+def effect_document(row: EffectRow) -> Document:
+    """The document of an effect, with what its transitions come to."""
+    document = {**_row_document(row), "live": bool(row.live)}
+    document["transitions"] = [_document_of(each) for each in row.transitions]
+    if row.live:
+        document |= {"status": row.current.status, "started_at": microseconds(row.started_at)}
+    else:
+        document["mark"] = row.mark
+    if row.is_unresolved:
+        document["unresolved"] = True
+    return document
+
+
+def effect_row(document: Mapping[str, Any]) -> EffectRow:
+    """The effect of a document."""
+    values = _row_values(EffectRow, document)
+    transitions = (Transition(**_values_of(Transition, each)) for each in values["transitions"])
+    values["transitions"] = tuple(transitions)
+    return EffectRow(**values)
+
+
+def run_document(row: RunRow) -> Document:
+    """The document of a run: its record, and the commit that registered it."""
+    record = _document_of(row.record, without={"run_id", "branches"})
+    record["branches"] = [_document_of(each) for each in row.record.branches]
+    written = _document_of(row, without={"record"})
+    return {"_id": row.record.run_id, "live": row.mark is None, **record, **written}
+
+
+def run_row(document: Mapping[str, Any]) -> RunRow:
+    """The run of a document."""
+    values = _values_of(RunRecord, {**document, "run_id": document["_id"]})
+    branches = (RunBranch(**_values_of(RunBranch, each)) for each in document["branches"])
+    values["branches"] = tuple(branches)
+    written = _values_of(RunRow, document)
+    written["record"] = RunRecord(**values)
+    return RunRow(**written)
+
+
+def head_id(workspace_id: str, execution_id: str) -> Document:
+    """The `_id` of an execution's commit head."""
+    return {"workspace_id": workspace_id, "execution_id": execution_id}
+
+
+def head_document(head: CommitHead) -> Document:
+    """The document of a commit head."""
+    return {"_id": head_id(head.workspace_id, head.execution_id), **_document_of(head)}
+
+
+def commit_head(document: Mapping[str, Any]) -> CommitHead:
+    """The commit head of a document."""
+    return CommitHead(**_values_of(CommitHead, document))

@@ -1,0 +1,166 @@
+"""What MongoDB holds of the things that a commit touches, read in its transaction."""
+
+from collections.abc import Iterable
+
+from stores.mongo.documents import (
+    Document,
+    effect_row,
+    event_row,
+    position_row,
+    run_row,
+    snapshot_row,
+)
+from stores.mongo.recent import RecentExecution
+from stores.mongo.transactions import Transaction
+from stores.operations import (
+    AppendEvent,
+    FinishToolEffect,
+    RegisterRun,
+    SaveSnapshot,
+    StartToolEffect,
+)
+from stores.planning import Existing, RunKey
+from stores.preparing import PreparedCommit
+from stores.rows import RUN_STATES
+
+OLDEST_FIRST = [("sequence", 1), ("_id", 1)]
+NEWEST_FIRST = [("sequence", -1), ("_id", -1)]
+
+
+class ExistingReader:
+    """Loads `Existing` for one commit, by as few queries as its operations allow."""
+
+    def __init__(self, transaction: Transaction, prepared: PreparedCommit) -> None:
+        self._transaction = transaction
+        self._prepared = prepared
+        self._operations = prepared.commit.operations
+        self._of_runs: Document = {
+            "workspace_id": transaction.workspace_id,
+            "run_id": {"$in": prepared.run_ids},
+        }
+
+    async def expected(self, recent: RecentExecution | None) -> Existing:
+        """All that a commit needs which nobody wrote before.
+
+        Left out are the rows that hold its keys already: unique indexes tell when there are any.
+        What is remembered is not read.
+        """
+        existing = recent.existing() if recent else Existing()
+        log_ends = recent.log_ends if recent else {}
+        if self._may_change_runs() or not set(self._prepared.run_ids) <= set(existing.runs):
+            await self._load_runs(existing)
+        finishes = self._effect_keys(FinishToolEffect) - self._effect_keys(StartToolEffect)
+        await self._load_effects(existing, finishes - set(existing.effects))
+        expected = {
+            (run_id, position)
+            for run_id, position in self._positions()
+            if position < log_ends.get(run_id, position + 1)
+        }
+        await self._load_positions(existing, expected - set(existing.positions))
+        await self._load_sequences(existing)
+        return existing
+
+    async def everything(self) -> Existing:
+        """All that a commit can meet."""
+        existing = Existing()
+        await self._load_runs(existing)
+        await self._load_events(existing)
+        await self._load_snapshots(existing)
+        await self._load_effects(existing, self._effect_keys(StartToolEffect, FinishToolEffect))
+        await self._load_superseded_effects(existing)
+        await self._load_positions(existing, self._positions())
+        await self._load_sequences(existing)
+        return existing
+
+    def _may_change_runs(self) -> bool:
+        return any(
+            isinstance(each, RegisterRun)
+            or (isinstance(each, AppendEvent) and each.event in RUN_STATES)
+            for each in self._operations
+        )
+
+    def _effect_keys(self, *kinds: type[StartToolEffect] | type[FinishToolEffect]) -> set[RunKey]:
+        effects = (each for each in self._operations if isinstance(each, kinds))
+        return {(each.run_id, each.effect_key) for each in effects}
+
+    def _positions(self) -> set[tuple[str, int]]:
+        return {
+            (each.run_id, entry.position)
+            for each in self._operations
+            if isinstance(each, SaveSnapshot)
+            for entry in each.entries
+        }
+
+    async def _load_runs(self, existing: Existing) -> None:
+        query: Document = {"_id": {"$in": self._prepared.run_ids}}
+        for document in await self._transaction.find("runs", query):
+            run = run_row(document)
+            existing.runs[run.record.run_id] = run
+
+    async def _load_effects(self, existing: Existing, wanted: set[RunKey]) -> None:
+        if not wanted:
+            return
+        keys = sorted({key for _, key in wanted})
+        query = {**self._of_runs, "effect_key": {"$in": keys}, "live": True}
+        for document in await self._transaction.find("tool_effects", query, sort=OLDEST_FIRST):
+            row = effect_row(document)
+            existing.effects[row.run_id, row.effect_key] = row
+
+    async def _load_positions(self, existing: Existing, wanted: set[tuple[str, int]]) -> None:
+        if not wanted:
+            return
+        positions = sorted({position for _, position in wanted})
+        query = {**self._of_runs, "position": {"$in": positions}, "live": True}
+        for document in await self._transaction.find("positions", query):
+            row = position_row(document)
+            existing.positions[row.run_id, row.position] = row
+
+    async def _load_superseded_effects(self, existing: Existing) -> None:
+        keys = sorted({key for _, key in self._effect_keys(StartToolEffect)})
+        if not keys:
+            return
+        query = {**self._of_runs, "effect_key": {"$in": keys}, "branch": self._prepared.branch}
+        query["mark"] = "superseded"
+        documents = await self._transaction.find("tool_effects", query, sort=[("_id", 1)])
+        existing.superseded_effects = [effect_row(each) for each in documents]
+
+    async def _load_events(self, existing: Existing) -> None:
+        keys = [each.key for each in self._operations if isinstance(each, AppendEvent)]
+        live, superseded = await self._find_keyed("events", keys)
+        existing.events = {(each["run_id"], each["key"]): event_row(each) for each in live}
+        existing.superseded_events = [event_row(each) for each in superseded]
+
+    async def _load_snapshots(self, existing: Existing) -> None:
+        keys = [each.key for each in self._operations if isinstance(each, SaveSnapshot)]
+        live, superseded = await self._find_keyed("snapshots", keys)
+        existing.snapshots = {(each["run_id"], each["key"]): snapshot_row(each) for each in live}
+        existing.superseded_snapshots = [snapshot_row(each) for each in superseded]
+
+    async def _find_keyed(
+        self, collection: str, keys: Iterable[str | None]
+    ) -> tuple[list[Document], list[Document]]:
+        """Live and superseded rows of the commit's branch that hold one of these keys."""
+        wanted = sorted({each for each in keys if each is not None})
+        if not wanted:
+            return [], []
+        query = {**self._of_runs, "branch": self._prepared.branch, "key": {"$in": wanted}}
+        live = await self._transaction.find(collection, {**query, "live": True})
+        superseded = await self._transaction.find(
+            collection, {**query, "mark": "superseded"}, sort=[("_id", 1)]
+        )
+        return live, superseded
+
+    async def _load_sequences(self, existing: Existing) -> None:
+        """The highest sequence of each run that has an operation without one."""
+        for run_id in sorted({each.run_id for each in self._operations if each.sequence is None}):
+            query: Document = {
+                "workspace_id": self._transaction.workspace_id,
+                "run_id": run_id,
+                "live": True,
+            }
+            for collection in ("events", "snapshots", "tool_effects"):
+                for document in await self._transaction.find(
+                    collection, query, sort=NEWEST_FIRST, limit=1
+                ):
+                    highest = existing.sequences.get(run_id, document["sequence"])
+                    existing.sequences[run_id] = max(highest, document["sequence"])

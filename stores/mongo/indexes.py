@@ -1,0 +1,241 @@
+"""The indexes: which there are, how they are made, and whether they are there.
+
+A name carries a version: an index that has to change gets a new name, so that old and new workers
+can run side by side. Almost all are partial over `live`: what was superseded or abandoned costs no
+read anything. Keys begin with what a cluster would shard by (`run_id`, or the workspace).
+"""
+
+from dataclasses import dataclass, field
+
+from pymongo import IndexModel
+from pymongo.errors import CollectionInvalid, OperationFailure
+
+from stores.errors import StoreConfigurationError
+from stores.mongo.client import Database
+from stores.mongo.documents import Document
+from stores.mongo.failures import DUPLICATE_KEY
+
+_COMPARED = ("key", "partialFilterExpression", "unique")
+"""What tells one index from another; the server adds options of its own."""
+
+_NAMESPACE_EXISTS = 48
+
+_LIVE: Document = {"live": True}
+_SUPERSEDED: Document = {"mark": "superseded"}
+_UNRESOLVED: Document = {"unresolved": True}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Index:
+    """One index: fields in order, all ascending (MongoDB walks them both ways)."""
+
+    name: str
+    collection: str
+    fields: tuple[str, ...]
+    only: Document = field(default_factory=lambda: dict(_LIVE))
+    is_unique: bool = False
+
+    @property
+    def specification(self) -> Document:
+        """The index as the server describes it."""
+        options: Document = {"unique": True} if self.is_unique else {}
+        keys = [(each, 1) for each in self.fields]
+        return {"key": keys, "partialFilterExpression": self.only, **options}
+
+    @property
+    def model(self) -> IndexModel:
+        """The index as the driver makes it."""
+        options = dict(self.specification)
+        return IndexModel(options.pop("key"), name=self.name, **options)
+
+
+def _of_runs(name: str, *filters: str) -> Index:
+    fields = ("workspace_id", *filters, "started_at", "_id")
+    return Index(name=name, collection="runs", fields=fields)
+
+
+def _of_keyed(collection: str) -> tuple[Index, ...]:
+    """What events and snapshots have in common."""
+    return (
+        Index(
+            name=f"{collection}_key_v1",
+            collection=collection,
+            fields=("run_id", "branch", "key", "workspace_id"),
+            only={"live": True, "key": {"$exists": True}},
+            is_unique=True,
+        ),
+        Index(
+            name=f"{collection}_order_v1",
+            collection=collection,
+            fields=("run_id", "sequence", "_id"),
+        ),
+        Index(name=f"{collection}_commit_v1", collection=collection, fields=("branch", "number")),
+        Index(
+            name=f"{collection}_superseded_v1",
+            collection=collection,
+            fields=("run_id", "branch", "key"),
+            only=_SUPERSEDED,
+        ),
+    )
+
+
+INDEXES: tuple[Index, ...] = (
+    _of_runs("runs_started_v1"),
+    _of_runs("runs_conversation_v1", "conversation_id"),
+    _of_runs("runs_parent_v1", "parent_run_id"),
+    _of_runs("runs_conversation_parent_v1", "conversation_id", "parent_run_id"),
+    _of_runs("runs_agent_v1", "agent_name"),
+    _of_runs("runs_state_v1", "state"),
+    Index(
+        name="runs_execution_v1",
+        collection="runs",
+        fields=("branches.execution_id",),
+        only={"branches.execution_id": {"$exists": True}},  # marked runs have gone on, too
+    ),
+    Index(name="runs_commit_v1", collection="runs", fields=("branch", "number")),
+    *_of_keyed("events"),
+    *_of_keyed("snapshots"),
+    Index(
+        name="snapshots_state_v1",
+        collection="snapshots",
+        fields=("run_id", "state", "sequence", "_id"),
+    ),
+    Index(
+        name="positions_position_v1",
+        collection="positions",
+        fields=("run_id", "position", "workspace_id"),
+        is_unique=True,
+    ),
+    Index(name="positions_commit_v1", collection="positions", fields=("branch", "number")),
+    Index(
+        name="tool_effects_identity_v1",
+        collection="tool_effects",
+        fields=("run_id", "effect_key", "branch", "workspace_id"),
+        is_unique=True,
+    ),
+    Index(
+        name="tool_effects_order_v1",
+        collection="tool_effects",
+        fields=("run_id", "sequence", "_id"),
+    ),
+    Index(
+        name="tool_effects_call_v1",
+        collection="tool_effects",
+        fields=("run_id", "tool_call_id", "sequence", "_id"),
+    ),
+    Index(
+        name="tool_effects_unresolved_v1",
+        collection="tool_effects",
+        fields=("workspace_id", "started_at", "_id"),
+        only=_UNRESOLVED,
+    ),
+    Index(
+        name="tool_effects_unresolved_run_v1",
+        collection="tool_effects",
+        fields=("run_id", "sequence", "_id"),
+        only=_UNRESOLVED,
+    ),
+    Index(
+        name="tool_effects_commit_v1",
+        collection="tool_effects",
+        fields=("transitions.branch", "transitions.number"),
+    ),
+    Index(
+        name="tool_effects_superseded_v1",
+        collection="tool_effects",
+        fields=("run_id", "branch", "effect_key"),
+        only=_SUPERSEDED,
+    ),
+)
+"""All indexes besides `_id`, which serves `commit_heads` and `messages` alone."""
+
+COLLECTIONS: tuple[str, ...] = (
+    "commit_heads",
+    "events",
+    "messages",
+    "positions",
+    "runs",
+    "snapshots",
+    "tool_effects",
+)
+"""Made beforehand, so that no transaction has to make one."""
+
+
+async def create_indexes(database: Database) -> list[str]:
+    """Make what is missing and repair what differs; a line for each thing that was done.
+
+    An index of one of our names with other options is dropped and made again. Building one on a
+    large collection takes time and holds no writer up.
+
+    Raises:
+        StoreConfigurationError: stored rows break a unique index. Other errors are the driver's.
+    """
+    done: list[str] = []
+    present = set(await database.list_collection_names())
+    for collection in COLLECTIONS:
+        if collection not in present:
+            await _create_collection(database, collection)
+            done.append(f"made collection {collection}")
+        done += await _create_indexes_of(database, collection)
+    return done
+
+
+async def check_indexes(database: Database) -> list[str]:
+    """Problems in words, each with its repair; empty when all indexes are as they should be."""
+    problems: list[str] = []
+    for collection in COLLECTIONS:
+        found = await _found_in(database, collection)
+        for index in _indexes_of(collection):
+            if index.name not in found:
+                problems.append(f"index {index.name} is missing; run `perdure init`")
+            elif found[index.name] != index.specification:
+                problems.append(
+                    f"index {index.name} has other options than this version needs; "
+                    "run `perdure init`"
+                )
+    return problems
+
+
+def _indexes_of(collection: str) -> list[Index]:
+    return [each for each in INDEXES if each.collection == collection]
+
+
+async def _found_in(database: Database, collection: str) -> dict[str, Document]:
+    """The collection's indexes by name, each as `Index.specification` describes one."""
+    information = await database[collection].index_information()
+    return {
+        name: {option: found[option] for option in _COMPARED if found.get(option)}
+        for name, found in information.items()
+    }
+
+
+async def _create_collection(database: Database, collection: str) -> None:
+    try:
+        await database.create_collection(collection)
+    except CollectionInvalid:
+        return  # somebody else was faster
+    except OperationFailure as error:
+        if error.code != _NAMESPACE_EXISTS:
+            raise
+
+
+async def _create_indexes_of(database: Database, collection: str) -> list[str]:
+    found = await _found_in(database, collection)
+    wrong = [each for each in _indexes_of(collection) if found.get(each.name) != each.specification]
+    for index in wrong:
+        if index.name in found:
+            await database[collection].drop_index(index.name)
+    if wrong:
+        try:
+            await database[collection].create_indexes([each.model for each in wrong])
+        except OperationFailure as error:
+            if error.code != DUPLICATE_KEY:
+                raise
+            msg = (
+                f"cannot make the unique indexes of {collection}: stored rows break one of them: "
+                f"{error}. Remove the duplicates, then run `perdure init` again"
+            )
+            raise StoreConfigurationError(msg) from error
+    return [
+        f"{'repaired' if index.name in found else 'made'} index {index.name}" for index in wrong
+    ]

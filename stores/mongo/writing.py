@@ -1,0 +1,93 @@
+"""Writing a commit's plan in its transaction: one command for each collection that it touches."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from pymongo import DeleteOne, ReplaceOne, UpdateOne
+
+from stores.effects import EffectRow
+from stores.histories import Body, MessageChanges
+from stores.mongo.documents import Document, effect_document, row_document, run_document
+from stores.mongo.transactions import Transaction
+from stores.planning import CommitPlan
+from stores.rows import EventRow, PositionRow, SnapshotRow
+
+AnyRow = TypeVar("AnyRow", EventRow, SnapshotRow, EffectRow, PositionRow)
+
+
+class PlanWriter:
+    """Writes plans; what is replaced must be there in the revision that the plan knew."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._session = transaction.session
+        self._database = transaction.database
+
+    async def write(self, plan: CommitPlan) -> None:
+        """Write all rows and messages; the plan's effects and positions are then as stored.
+
+        Raises:
+            pymongo.errors.PyMongoError: with `DUPLICATE_KEY` when a row is there already, or in
+                another revision.
+        """
+        await self._insert("runs", [run_document(each) for each in plan.new_runs])
+        await self._replace("runs", [run_document(each) for each in plan.changed_runs])
+        await self._put("events", plan.events, row_document)
+        await self._put("snapshots", plan.snapshots, row_document)
+        effects = await self._put("tool_effects", plan.effects, effect_document)
+        positions = await self._put("positions", plan.messages.positions, row_document)
+        await self._put_messages(plan.messages)
+        plan.effects = [
+            replace(row, row_id=document["_id"], revision=document["revision"])
+            for row, document in zip(plan.effects, effects, strict=True)
+        ]
+        plan.messages.positions = [
+            replace(row, row_id=document["_id"], revision=document["revision"])
+            for row, document in zip(plan.messages.positions, positions, strict=True)
+        ]
+
+    async def _put(
+        self, collection: str, rows: Sequence[AnyRow], to_document: Callable[[AnyRow], Document]
+    ) -> list[Document]:
+        documents = [to_document(each) for each in rows]
+        if all(each.row_id is None for each in rows):
+            await self._insert(collection, documents)
+        else:
+            await self._replace(collection, documents)
+        return documents
+
+    async def _insert(self, collection: str, documents: Sequence[Document]) -> None:
+        if documents:
+            await self._database[collection].insert_many(documents, session=self._session)
+
+    async def _replace(self, collection: str, documents: Sequence[Document]) -> None:
+        """Put documents, new ones too; a stored one in another revision breaks the `_id` index."""
+        if not documents:
+            return
+        writes = [ReplaceOne(_expected(each), each, upsert=True) for each in documents]
+        await self._database[collection].bulk_write(writes, session=self._session)
+
+    async def _put_messages(self, changes: MessageChanges) -> None:
+        writes: list[UpdateOne | DeleteOne] = [
+            _put_body(digest, body) for digest, body in changes.bodies.items()
+        ]
+        writes += [DeleteOne({"_id": digest, "owner": owner}) for digest, owner in changes.dropped]
+        if writes:
+            await self._database["messages"].bulk_write(writes, session=self._session)
+
+
+def _expected(document: Document) -> Document:
+    """What the document that this one replaces must look like."""
+    expected: Document = {"_id": document["_id"]}
+    if "revision" in document:
+        expected["revision"] = document["revision"] - 1
+    return expected
+
+
+def _put_body(digest: str, body: Body) -> UpdateOne:
+    """Insert a message; one that is there and was brought by another loses its owner."""
+    is_new = {"$eq": [{"$type": "$text"}, "missing"]}
+    is_own = {"$eq": ["$owner", {"$literal": body.owner}]}
+    owner = {"$cond": [{"$or": [is_new, is_own]}, {"$literal": body.owner}, None]}
+    text = {"$ifNull": ["$text", {"$literal": body.text}]}
+    return UpdateOne({"_id": digest}, [{"$set": {"text": text, "owner": owner}}], upsert=True)
