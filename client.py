@@ -15,7 +15,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from settings import Settings
-from workflows.payloads import SubmittedInput, check_size
+from workflows.payloads import SubmittedInput, check_size, describe
 
 
 class PerdurePayloadConverter(PydanticAIPayloadConverter):
@@ -48,7 +48,7 @@ class PerdurePayloadConverter(PydanticAIPayloadConverter):
             return super().from_payloads(payloads, type_hints)
         except ValidationError as error:
             if any(_is_submitted(hint) for hint in type_hints or ()):
-                message = f"invalid input: {error}"
+                message = f"invalid input: {describe(error)}"
                 raise ApplicationError(
                     message, type="InvalidInputError", non_retryable=True
                 ) from error

@@ -142,10 +142,16 @@ async def initialise(settings: Settings) -> list[str]:
 
 
 async def existing_search_attributes(client: Client) -> tuple[str, ...]:
-    """Which of Perdure's search attributes the server knows, in their fixed order."""
-    response = await client.operator_service.list_search_attributes(
-        ListSearchAttributesRequest(namespace=client.namespace)
-    )
+    """Which of Perdure's search attributes the server knows, in their fixed order.
+
+    None where the server does not tell: a hosted one may hide its operator service.
+    """
+    request = ListSearchAttributesRequest(namespace=client.namespace)
+    try:
+        response = await client.operator_service.list_search_attributes(request)
+    except RPCError as error:
+        logger.warning("Temporal does not tell its search attributes (%s); none is set", error)
+        return ()
     return tuple(
         key.name for key in names.SEARCH_ATTRIBUTES if key.name in response.custom_attributes
     )

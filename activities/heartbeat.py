@@ -1,13 +1,17 @@
 """Heartbeats for every activity that has a heartbeat timeout, also before and after its body."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 from temporalio import activity
-from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
+from temporalio.worker import (
+    ActivityInboundInterceptor,
+    ActivityOutboundInterceptor,
+    ExecuteActivityInput,
+    Interceptor,
+)
 
 _SHARE = 3
 """Heartbeats in one timeout: two may be lost before the server gives the worker up."""
@@ -21,24 +25,35 @@ class HeartbeatInterceptor(Interceptor):
         return _HeartbeatInbound(next)
 
 
+class _Progress(ActivityOutboundInterceptor):
+    """Remembers what the activity last said of its progress, so that a beat does not erase it."""
+
+    details: Sequence[Any] = ()
+
+    def heartbeat(self, *details: Any) -> None:  # noqa: ANN401 - the SDK's
+        self.details = details
+        super().heartbeat(*details)
+
+
 class _HeartbeatInbound(ActivityInboundInterceptor):
-    async def execute_activity(self, input: ExecuteActivityInput) -> Any:  # noqa: A002, ANN401 - the SDK's signature
-        timeout = activity.info().heartbeat_timeout
-        if not timeout:
-            return await super().execute_activity(input)
-        async with _heartbeats(timeout / _SHARE):
-            return await super().execute_activity(input)
+    """One for each attempt of an activity."""
 
+    def init(self, outbound: ActivityOutboundInterceptor) -> None:
+        self._progress = _Progress(outbound)
+        super().init(self._progress)
 
-@contextlib.asynccontextmanager
-async def _heartbeats(interval: timedelta) -> AsyncGenerator[None]:
-    async def beat() -> None:
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:  # noqa: A002, ANN401
+        info = activity.info()
+        if not info.heartbeat_timeout:
+            return await super().execute_activity(input)
+        self._progress.details = info.heartbeat_details
+        beats = asyncio.create_task(self._beat(info.heartbeat_timeout / _SHARE))
+        try:
+            return await super().execute_activity(input)
+        finally:
+            beats.cancel()
+
+    async def _beat(self, interval: timedelta) -> None:
         while True:
-            activity.heartbeat()
+            activity.heartbeat(*self._progress.details)
             await asyncio.sleep(interval.total_seconds())  # noqa: TID251 - an activity
-
-    task = asyncio.create_task(beat())
-    try:
-        yield
-    finally:
-        task.cancel()

@@ -26,6 +26,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from workflows.agents import find_agent
     from workflows.journal import Journal, journal_of_execution
+    from workflows.payloads import describe
     from workflows.submission import RunSubmission, current_submission
 
 
@@ -46,8 +47,11 @@ class AgentRunWorkflow:
     async def run(self, request: AgentRunInput) -> AgentRunOutput:
         """Run the agent to its end."""
         _refuse_repetition()
+        journal = journal_of_execution()
+        journal.workspace_id = request.workspace_id
         try:
-            output = await self._run(request)
+            output = await self._run(request, journal)
+            await journal.drain()  # a refusal there still fails the run
         except asyncio.CancelledError:
             self._settle("cancelled")
             raise
@@ -64,12 +68,10 @@ class AgentRunWorkflow:
         self._settle("completed")
         return output
 
-    async def _run(self, request: AgentRunInput) -> AgentRunOutput:
+    async def _run(self, request: AgentRunInput, journal: Journal) -> AgentRunOutput:
         run_id = _checked_run_id(workflow.info().workflow_id)
         agent = find_agent(request.agent)
         deps = _validated_deps(agent, request.deps)
-        journal = journal_of_execution()
-        journal.workspace_id = request.workspace_id
         history, conversation_id = await _load_history(request, run_id)
         await self._open(journal, run_id, request, conversation_id)
         current_submission.set(
@@ -183,7 +185,7 @@ def _validated_deps(agent: Agent[Any, Any], deps: object) -> object:
         return TypeAdapter[Any](agent.deps_type).validate_python(deps)
     except ValidationError as error:
         expected = getattr(agent.deps_type, "__name__", agent.deps_type)
-        message = f"deps do not fit deps_type {expected} of agent {agent.name!r}: {error}"
+        message = f"deps do not fit deps_type {expected} of agent {agent.name!r}: {describe(error)}"
         raise ApplicationError(message, type="InvalidDepsError", non_retryable=True) from error
 
 

@@ -31,7 +31,8 @@ class _JournalInbound(WorkflowInboundInterceptor):
         try:
             result = await super().execute_workflow(input)
         except workflow.ContinueAsNewError:
-            await _drain()
+            if await _drain(wait_for_handlers=True):
+                raise asyncio.CancelledError from None  # the next execution would not know of it
             raise
         except asyncio.CancelledError:
             # Eviction cancels too; then the wait inside raises and nothing is written.
@@ -47,21 +48,27 @@ class _JournalInbound(WorkflowInboundInterceptor):
             name = type(error).__name__
             message = f"run {run_id!r} failed: {name}: {error}"
             raise ApplicationError(message, type=name, non_retryable=True) from error
-        await _drain()
+        await _drain(wait_for_handlers=True)  # a cancellation comes too late for a result
         return result
 
 
-async def _drain() -> None:
+async def _drain(*, wait_for_handlers: bool) -> bool:
+    """Drain the journal where there is one; whether the workflow was cancelled meanwhile."""
     journal = find_journal()
-    if journal is not None:
+    if journal is None:
+        return False
+    if wait_for_handlers:
         await workflow.wait_condition(workflow.all_handlers_finished)
-        await journal.drain()
+    return await journal.drain()
 
 
 async def _drain_after_failure() -> None:
-    """As `_drain`; the error that ends the workflow is told, not one of the drain."""
+    """As `_drain`; the error that ends the workflow is told, not one of the drain.
+
+    Handlers are not waited for: what they wait for may be what the failure has prevented.
+    """
     try:
-        await _drain()
+        await _drain(wait_for_handlers=False)
     except ApplicationError:
         workflow.logger.exception("A boundary operation was refused while the workflow failed")
 

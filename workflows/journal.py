@@ -25,6 +25,7 @@ from activities.boundaries import (
     SaveSnapshotRequest,
     StartToolEffectRequest,
 )
+from stores.errors import RunIdTakenError
 from stores.identifiers import DEFAULT_WORKSPACE
 from stores.operations import (
     AppendEvent,
@@ -80,19 +81,22 @@ class Journal:
     """
 
     execution_id: str
-    first_execution_run_id: str
     workspace_id: str = DEFAULT_WORKSPACE
     facts: RegistrationIdentityResult | None = None
     """What the first registration identity said; followed to the end of the execution."""
     run_failure: tuple[str, BaseException] | None = None
     """The newest run of this execution that failed, with its error."""
     _number: int = 0
+    _committed_at: int | None = None
+    """Length of the history when the newest commit was made: it tells workflow tasks apart."""
     _queue: list[_Queued] = field(default_factory=list[_Queued])
     _is_draining: bool = False
     _failure: ApplicationError | None = None
     _identities: dict[str, RegistrationIdentityResult] = field(
         default_factory=dict[str, RegistrationIdentityResult]
     )
+    _registered: set[str] = field(default_factory=set[str])
+    _must_commit: bool = False
     _sequences: dict[str, int] = field(default_factory=dict[str, int])
     _refused_runs: dict[str, ApplicationError] = field(default_factory=dict[str, ApplicationError])
     _unseen: dict[str, ApplicationError] = field(default_factory=dict[str, ApplicationError])
@@ -113,14 +117,13 @@ class Journal:
     async def identify(self, run_id: str) -> RegistrationIdentityResult:
         """Journal a run's registration identity; the first one also brings the worker's facts.
 
-        The identity is the same on every attempt of a task, after a reset and after
-        continue-as-new.
+        The identity is the same on every attempt of a task and after a reset.
         """
         known = self._identities.get(run_id)
         if known is not None:
             return known
         request = RegistrationIdentityRequest(
-            run_id=run_id, registration_id=f"{self.first_execution_run_id}/{run_id}"
+            run_id=run_id, registration_id=f"{self.execution_id}/{run_id}"
         )
         identity: RegistrationIdentityResult = await workflow.execute_local_activity(
             "registration_identity",
@@ -143,6 +146,7 @@ class Journal:
 
         The wait is shielded: a waiter that is cancelled changes nothing for the operation.
         """
+        self._check_first_registration(operation)
         self._track(operation)
         if self._failure is not None:
             raise self._failure
@@ -156,18 +160,53 @@ class Journal:
                 raise self._unseen.pop(operation.run_id, error) from error.__cause__
             self._raise_unseen(operation.run_id)
 
-    async def drain(self) -> None:
+    async def drain(self) -> bool:
         """Commit all that is queued: the last barrier of an execution.
+
+        Where this workflow task has committed nothing, an empty commit ends it: an earlier attempt
+        of the task may have committed what the history will not hold, and the empty one supersedes
+        that. A workflow that was refused before its first commit writes nothing; one that was
+        cancelled before it does, for the attempt before may not have known of the cancellation.
+
+        Returns:
+            Whether the workflow was cancelled meanwhile; all was committed nevertheless.
 
         Raises:
             ApplicationError: an operation was refused that nobody waited for.
         """
-        if self._is_draining:
-            await workflow.wait_condition(lambda: not self._is_draining)
+        is_cancelled = await self._wait_until_idle()
+        may_follow_another = bool(self._identities) or workflow.cancellation_reason() is not None
+        if self._failure is None and may_follow_another and self._committed_at != _history_length():
+            self._must_commit = True
+            self._start_draining()
+            is_cancelled |= await self._wait_until_idle()
         if self._failure is not None:
             raise self._failure
         for run_id in list(self._unseen):
             self._raise_unseen(run_id)
+        return is_cancelled
+
+    async def _wait_until_idle(self) -> bool:
+        """Wait through a cancellation, and tell of it. Eviction gets out: the wait raises."""
+        is_cancelled = False
+        while self._is_draining:
+            try:
+                await workflow.wait_condition(lambda: not self._is_draining)
+            except asyncio.CancelledError:
+                is_cancelled = True
+        return is_cancelled
+
+    def _check_first_registration(self, operation: Operation) -> None:
+        """Refuse a second run of one id: its rows would merge with those of the first."""
+        if not isinstance(operation, RegisterRun):
+            return
+        if operation.run_id in self._registered:
+            raise ApplicationError(
+                str(RunIdTakenError(operation.run_id)),
+                type=RunIdTakenError.__name__,
+                non_retryable=True,
+            )
+        self._registered.add(operation.run_id)
 
     def _track(self, operation: Operation) -> None:
         if isinstance(operation, StartToolEffect):
@@ -193,7 +232,7 @@ class Journal:
 
     async def _drain_queue(self) -> None:
         """Commit until nothing is queued. Only eviction cancels this task."""
-        while self._queue:
+        while self._queue or self._must_commit:
             # Every task of this activation that can run has run when this returns; counting
             # event-loop ticks instead would group by what libraries happen to await.
             await workflow.wait_condition(lambda: True)
@@ -206,14 +245,15 @@ class Journal:
 
     async def _commit(self, group: list[_Queued]) -> None:
         group = [queued for queued in group if not self._is_refused(queued)]
-        if not group:
+        if not group and not self._must_commit:
             return
+        self._must_commit = False
         self._number += 1
-        info = workflow.info()
+        self._committed_at = _history_length()
         header = CommitHeader(
             execution_id=self.execution_id,
             number=self._number,
-            history_length=info.get_current_history_length(),
+            history_length=self._committed_at,
             queued_at=workflow.now(),
             workspace_id=self.workspace_id,
         )
@@ -250,12 +290,13 @@ class Journal:
 
     def _fail(self, error: Exception, group: list[_Queued]) -> None:
         """A commit failed as a whole and for good: so does everything after it."""
+        self._must_commit = False
         runs = ", ".join(repr(run) for run in dict.fromkeys(q.operation.run_id for q in group))
-        boundaries = ", ".join(dict.fromkeys(q.operation.kind for q in group))
+        boundaries = ", ".join(dict.fromkeys(q.operation.kind for q in group)) or "the last one"
         cause = error.cause if isinstance(error, ActivityError) and error.cause else error
         error_type = cause.type if isinstance(cause, ApplicationError) else type(cause).__name__
         self._failure = ApplicationError(
-            f"run {runs}: commit {self._number} ({boundaries}) failed for good: {cause}",
+            f"run {runs or '-'}: commit {self._number} ({boundaries}) failed for good: {cause}",
             type=error_type,
             non_retryable=True,
         )
@@ -302,10 +343,7 @@ def journal_of_execution() -> Journal:
     journal = find_journal()
     if journal is None:
         info = workflow.info()
-        journal = Journal(
-            execution_id=info.original_execution_run_id,
-            first_execution_run_id=info.first_execution_run_id,
-        )
+        journal = Journal(execution_id=info.original_execution_run_id)
         setattr(instance, _ATTRIBUTE, journal)
     return journal
 
@@ -333,9 +371,9 @@ def _resolve(queued: _Queued, error: ApplicationError | None) -> None:
 def _request(header: CommitHeader, operations: tuple[Operation, ...]) -> tuple[str, CommitHeader]:
     """Name and request: the boundary's own activity for one operation, the group's for more."""
     place = dict(header)
-    if len(operations) > 1:
+    if len(operations) != 1:
         return _GROUP, CommitBoundariesRequest(**place, operations=operations)
-    operation: Operation = operations[0]  # pyright: ignore[reportGeneralTypeIssues] - not empty
+    operation: Operation = operations[0]
     match operation:
         case RegisterRun():
             return operation.kind, RegisterRunRequest(**place, operation=operation)
@@ -364,13 +402,20 @@ async def _local_attempt(
                 retry_policy=policies.LOCAL_COMMIT_RETRIES,
             )
             return result
-    except ActivityError as error:
-        cause: BaseException | None = error.cause
+    except FailureError as error:
+        # A replay raises the failure itself, without the ActivityError around it: that is how the
+        # SDK writes it into the history (temporalio/sdk-rust issue 436).
+        cause = error.cause if isinstance(error, ActivityError) else error
         if isinstance(cause, ApplicationError) and cause.non_retryable:
             raise
         if not isinstance(cause, FailureError):
             raise
         return None
+
+
+def _history_length() -> int:
+    """Events of the history up to this workflow task; the same when it is replayed."""
+    return workflow.info().get_current_history_length()
 
 
 def _size_bytes(request: CommitBoundariesRequest) -> int:

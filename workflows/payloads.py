@@ -4,7 +4,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from temporalio.exceptions import ApplicationError
 
 LARGEST_PAYLOADS_BYTES = 2 * 1024 * 1024
@@ -31,6 +31,14 @@ def staying_local() -> Generator[None]:
         yield
     finally:
         _stays_local.reset(token)
+
+
+def describe(error: ValidationError) -> str:
+    """Path and problem of each bad value, without the values: failures are read by many."""
+    return "; ".join(
+        f"{'.'.join(map(str, each['loc'])) or 'input'}: {each['msg']}"
+        for each in error.errors(include_url=False, include_context=False, include_input=False)
+    )
 
 
 def check_size(sizes_bytes: Sequence[int], description: str) -> None:

@@ -24,7 +24,8 @@ from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import AgentDepsT, RunContext, ToolDefinition
 from pydantic_core import to_jsonable_python
-from temporalio import workflow
+from temporalio import activity, workflow
+from temporalio.exceptions import ApplicationError
 
 from stores.errors import InvalidIdentifierError
 from stores.identifiers import MAX_LENGTH, check_identifier
@@ -80,7 +81,28 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
     # --- identity ---
 
     async def for_run(self, ctx: RunContext[AgentDepsT]) -> AbstractCapability[AgentDepsT]:
-        """The capability of one run, with its ids settled. Writes nothing."""
+        """The capability of one run, with its ids settled. Writes nothing.
+
+        Raises:
+            InvalidIdentifierError: an id is malformed (in a workflow as an `ApplicationError`,
+                which fails it: any other error would repeat the workflow task without end).
+        """
+        try:
+            return self._for_run(ctx)
+        except (InvalidIdentifierError, RuntimeError) as error:
+            if not workflow.in_workflow():
+                raise
+            raise ApplicationError(
+                str(error), type=type(error).__name__, non_retryable=True
+            ) from error
+
+    def _for_run(self, ctx: RunContext[AgentDepsT]) -> "StepPersistence[AgentDepsT]":
+        for kind, value in (
+            ("conversation_id", ctx.conversation_id),
+            ("run_id", self.run_id or ctx.run_id),
+        ):
+            if value is not None:
+                check_identifier(kind, value)
         enclosing = current_run_id.get()
         submission = current_submission.get() if enclosing is None else None
         run = replace(self, agent_name=self.agent_name or (ctx.agent.name if ctx.agent else None))
@@ -117,9 +139,14 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
 
     @property
     def outside_store(self) -> StepStore:
-        """Where runs outside a workflow go: `store`, or one in memory made at first use."""
+        """Where runs outside a workflow go: `store`, or one in memory made at first use.
+
+        In a worker's activity that one is fresh for each run: the process may live for months.
+        """
         if self.store is not None:
             return self.store
+        if activity.in_activity():
+            return open_step_store("memory")
         if self._memory is None:
             self._memory = open_step_store("memory")
         return self._memory
@@ -140,10 +167,14 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
         *,
         handler: WrapRunHandler,
     ) -> AgentRunResult[Any]:
-        """Let delegates that start inside the run find their parent."""
+        """Let delegates find their parent, and the journal know what the run ended with."""
         token = current_run_id.set(self.recorder.run_id)
         try:
             return await handler()
+        except Exception as error:
+            if workflow.in_workflow():
+                journal_of_execution().run_failure = (self.recorder.run_id, error)
+            raise
         finally:
             current_run_id.reset(token)
 
@@ -181,8 +212,6 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
             failure = CANCELLED
         elif isinstance(error, Exception):
             failure = Failure.of(error)
-            if workflow.in_workflow():
-                journal_of_execution().run_failure = (self.recorder.run_id, error)
         else:
             raise error
         messages = self._history or []
@@ -239,7 +268,8 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
     ) -> Any:  # noqa: ANN401 - a tool returns anything
         """Record the start, a barrier, before the tool runs, and how it ended, however it ends.
 
-        A cancelled call is `unknown`: its activity may have happened. Eviction records nothing.
+        A call that is cancelled in flight is `unknown`: it may have happened. One that is cancelled
+        before it began is `failed`. Eviction records nothing.
         """
         place = ToolCallPlace(
             step_index=ctx.run_step,
@@ -248,11 +278,14 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
             tool_name=tool_def.name,
         )
         arguments = json.dumps(to_jsonable_python(args, fallback=repr))
-        await self.recorder.tool_started(place, effect=_effect_of(tool_def), arguments=arguments)
+        effect = _effect_of(tool_def)
+        has_begun = False
         try:
+            await self.recorder.tool_started(place, effect=effect, arguments=arguments)
+            has_begun = True
             result = await handler(args)
         except asyncio.CancelledError:
-            await self.recorder.tool_ended(place, "unknown", CANCELLED)
+            await self.recorder.tool_ended(place, "unknown" if has_begun else "failed", CANCELLED)
             raise
         except Exception as error:
             await self.recorder.tool_ended(place, "failed", Failure.of(error))

@@ -1,7 +1,8 @@
 """Which messages of a run its log holds already, so that a snapshot sends only the new ones."""
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from pydantic_ai.messages import (
@@ -9,13 +10,12 @@ from pydantic_ai.messages import (
     ModelRequest,
     ModelRequestPart,
     ModelResponse,
+    ModelResponsePart,
     ToolCallPart,
 )
 
+from stores.histories import Range, ranges_of
 from stores.operations import PositionedMessage
-
-Ranges = tuple[tuple[int, int], ...]
-"""Half-open ranges of positions; read one after the other they are a history."""
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class Transcript:
 
     def plan(
         self, messages: Sequence[ModelMessage]
-    ) -> tuple[Ranges, tuple[PositionedMessage, ...]]:
+    ) -> tuple[tuple[Range, ...], tuple[PositionedMessage, ...]]:
         """Ranges for a history, and the messages that the log lacks or holds without their stamps.
 
         Costs one pass of identity checks over what was saved before, plus the new messages.
@@ -51,9 +51,10 @@ class Transcript:
         kept = self._unchanged_prefix(messages)
         known = self._known if kept else {}
         used = {self._known[id(message)].position for message in messages[:kept]}
+        finder = _Finder(self._known.values())
         entries: list[PositionedMessage] = []
         for message in messages[kept:]:
-            found = self._find(message, used)
+            found = self._known.get(id(message)) or finder.find(message, used)
             stamps = _stamps(message)
             position = found.position if found else self._next_position
             if found is None:
@@ -64,14 +65,14 @@ class Transcript:
             known[id(message)] = _Known(message, position, stamps)
         self._known = known
         self._history = list(messages)
-        return _ranges(known[id(message)].position for message in messages), tuple(entries)
+        return ranges_of(known[id(message)].position for message in messages), tuple(entries)
 
     def equals(self, messages: Sequence[ModelMessage]) -> bool:
         """Whether the newest saved history has exactly these messages, stamps included."""
         return len(messages) == len(self._history) and all(
-            known is not None and known.stamps == _stamps(message)
-            for message in messages
-            for known in [self._find(message, set())]
+            (saved is message or _same_content(saved, message))
+            and self._known[id(saved)].stamps == _stamps(message)
+            for saved, message in zip(self._history, messages, strict=True)
         )
 
     def _unchanged_prefix(self, messages: Sequence[ModelMessage]) -> int:
@@ -83,14 +84,25 @@ class Transcript:
         is_continued = len(messages) >= saved and all(map(operator.is_, self._history, messages))
         return saved - 1 if saved and is_continued else 0
 
-    def _find(self, message: ModelMessage, used: set[int]) -> _Known | None:
-        known = self._known.get(id(message))
-        if known is not None:
-            return known
-        for candidate in self._known.values():
-            if candidate.position not in used and _same_content(candidate.message, message):
-                return candidate
-        return None
+
+class _Finder:
+    """Finds a message of the log by content; indexed at the first question."""
+
+    def __init__(self, known: Iterable[_Known]) -> None:
+        self._all = known
+        self._alike: dict[Hashable, deque[_Known]] | None = None
+
+    def find(self, message: ModelMessage, used: set[int]) -> _Known | None:
+        """One with equal content whose position is not among the `used` ones."""
+        if self._alike is None:
+            self._alike = {}
+            for each in self._all:
+                self._alike.setdefault(_likeness(each.message), deque()).append(each)
+        alike = self._alike.get(_likeness(message), deque[_Known]())
+        while alike and alike[0].position in used:
+            alike.popleft()
+        unused = (each for each in alike if each.position not in used)
+        return next((each for each in unused if _same_content(each.message, message)), None)
 
 
 def is_settled(messages: Iterable[ModelMessage]) -> bool:
@@ -133,6 +145,16 @@ def _stamps(message: ModelMessage) -> tuple[object, ...]:
     return (message.timestamp, message.run_id, message.conversation_id, instructions)
 
 
+def _likeness(message: ModelMessage) -> Hashable:
+    """Equal for messages of equal content, and seldom for others; costs little."""
+    return (type(message), *((part.part_kind, _words(part)) for part in message.parts))
+
+
+def _words(part: ModelRequestPart | ModelResponsePart) -> str | None:
+    content = getattr(part, "content", None)
+    return content if isinstance(content, str) else getattr(part, "tool_call_id", None)
+
+
 def _same_content(one: ModelMessage, other: ModelMessage) -> bool:
     if isinstance(one, ModelRequest):
         return (
@@ -146,13 +168,3 @@ def _same_content(one: ModelMessage, other: ModelMessage) -> bool:
         and one.usage == other.usage
         and one.metadata == other.metadata
     )
-
-
-def _ranges(positions: Iterable[int]) -> Ranges:
-    ranges: list[tuple[int, int]] = []
-    for position in positions:
-        if ranges and ranges[-1][1] == position:
-            ranges[-1] = (ranges[-1][0], position + 1)
-        else:
-            ranges.append((position, position + 1))
-    return tuple(ranges)
