@@ -30,6 +30,8 @@ from activities.history import HistoryActivities
 from agents.registry import load_agents
 from client import DATA_CONVERTER, connect
 from settings import Settings
+from stores.errors import StoreConfigurationError
+from stores.local import LocalStepStore
 from stores.opening import open_step_store
 from stores.protocols import StepStore
 from workflows import names
@@ -80,7 +82,9 @@ def build_worker(
 
     Raises:
         AgentSetupError: an agent cannot be run; the message names it.
+        StoreConfigurationError: the store is one for a single machine.
     """
+    _refuse_local(store)
     register_agents(agents)
     boundaries = BoundaryActivities(
         store, boundary_mode=settings.boundary_mode, search_attributes=search_attributes
@@ -100,6 +104,15 @@ def build_worker(
         graceful_shutdown_timeout=settings.graceful_shutdown,
         build_id=settings.build_id,
     )
+
+
+def _refuse_local(store: StepStore) -> None:
+    if isinstance(store, LocalStepStore):
+        message = (
+            f"a worker cannot write to {type(store).__name__}: its runs may go on in any other "
+            "worker, and those could not see what is kept on this machine. Use MongoDB"
+        )
+        raise StoreConfigurationError(message)
 
 
 def build_replayer(

@@ -6,6 +6,7 @@ The head of an execution and the fence of a commit tell such attempts apart. Sto
 inside the transaction that writes the rows and act on `judge`.
 """
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -80,6 +81,9 @@ class CommitHead:
     """Rows of a lost task of this branch lie about, for equal operations to take back."""
     is_abandoned: bool = False
     """A reset of an execution before this one left it behind; it takes no more commits."""
+    refusals: tuple[str, ...] = ()
+    """Refused operations of the newest commit, each as JSON `[index, error type, error]`: a repeat
+    of the commit is answered as the first time."""
 
     @property
     def fence(self) -> tuple[int, datetime]:
@@ -152,9 +156,14 @@ def _judge_equal_fence(head: CommitHead, position: CommitPosition, digest: str) 
 
 
 def advance(
-    head: CommitHead | None, position: CommitPosition, digest: str, *, workspace_id: str
+    head: CommitHead | None,
+    position: CommitPosition,
+    digest: str,
+    *,
+    workspace_id: str,
+    outcomes: Iterable[OperationOutcome] = (),
 ) -> CommitHead:
-    """The head after the commit at `position` has been written."""
+    """The head after the commit at `position` has been written, with these outcomes."""
     former = head.former_branches if head else ()
     if head and head.branch != position.branch:
         former = (*former, head.branch)
@@ -176,7 +185,23 @@ def advance(
             and head.branch == position.branch
             and (head.has_superseded or position.number <= head.number)
         ),
+        refusals=tuple(
+            json.dumps([each.index, each.error_type, each.error])
+            for each in outcomes
+            if each.disposition == "refused"
+        ),
     )
+
+
+def repeated(head: CommitHead, count: int) -> list[OperationOutcome]:
+    """Outcomes of the head's commit of `count` operations when it comes again."""
+    outcomes = [OperationOutcome(index=each, disposition="suppressed") for each in range(count)]
+    for text in head.refusals:
+        index, error_type, error = json.loads(text)
+        outcomes[index] = OperationOutcome(
+            index=index, disposition="refused", error_type=error_type, error=error
+        )
+    return outcomes
 
 
 def counted_stale(head: CommitHead) -> CommitHead:

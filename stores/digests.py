@@ -6,7 +6,7 @@ The forms are frozen (a test compares literal values): rows keep them for years.
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import Any
 
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 
@@ -128,11 +128,17 @@ def _meaning(operation: Operation) -> list[Any]:
 
 
 def _message_meaning(message: ModelMessage) -> dict[str, Any]:
-    meaning = cast("dict[str, Any]", json.loads(message_text(message)))
+    meaning = _stated(json.loads(message_text(message)))
     for stamp in _STAMPS:
         meaning.pop(stamp, None)
-    for part in meaning["parts"]:
+    parts = [_stated(part) for part in meaning["parts"]]
+    for part in parts:
         part.pop("timestamp", None)
-        if part.get("part_kind") == "retry-prompt" and part.get("tool_name") is None:
+        if part["part_kind"] == "retry-prompt" and "tool_name" not in part:
             part.pop("tool_call_id", None)
-    return meaning
+    return {**meaning, "parts": parts}
+
+
+def _stated(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields that say something: a field that a newer core adds says nothing in older runs."""
+    return {name: value for name, value in fields.items() if value is not None}

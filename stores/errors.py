@@ -89,5 +89,23 @@ class DamagedSnapshotError(StoreError):
         return f"snapshot {self.sequence} of run {self.run_id!r} is damaged: {self.problem}"
 
 
+class MessageTooLargeError(StoreError):
+    """A message is larger than a store can hold in one piece."""
+
+    def __init__(self, run_id: str, position: int, size_bytes: int, limit_bytes: int) -> None:
+        self.run_id = run_id
+        self.position = position
+        self.size_bytes = size_bytes
+        self.limit_bytes = limit_bytes
+        super().__init__(run_id, position, size_bytes, limit_bytes)
+
+    def __str__(self) -> str:
+        """What was tried, on which id, what was found, what to do."""
+        return (
+            f"message {self.position} of run {self.run_id!r} has {self.size_bytes} bytes, and at "
+            f"most {self.limit_bytes} can be stored; let the tool return a reference instead"
+        )
+
+
 class InvalidCursorError(StoreError, ValueError):
     """A page cursor was not made by an earlier page of this listing."""

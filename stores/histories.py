@@ -3,12 +3,17 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from pydantic import ValidationError
 from pydantic_ai.messages import ModelMessage
 
-from stores.digests import message_digest, message_text
-from stores.errors import DamagedSnapshotError
+from stores.digests import load_messages, message_digest, message_text
+from stores.errors import DamagedSnapshotError, MessageTooLargeError
 from stores.operations import PositionedMessage
 from stores.rows import PositionRow, SnapshotRow
+
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024 - 16 * 1024
+"""Of a message's JSON text: a MongoDB document less its envelope. One bound for every store, so
+that a history that one of them took is valid in the others."""
 
 Range = tuple[int, int]
 """Half-open: first position and the one after the last."""
@@ -45,6 +50,21 @@ def assembled(
         (missing,) = error.args
         what = "position" if isinstance(missing, int) else "message"
         problem = f"{what} {missing!r} is missing"
+        raise DamagedSnapshotError(snapshot.run_id, snapshot.sequence, problem) from error
+
+
+def history_of(
+    snapshot: SnapshotRow, positions: Mapping[int, str], texts: Mapping[str, str]
+) -> list[ModelMessage]:
+    """A snapshot's messages, from what its log and the stored messages hold.
+
+    Raises:
+        DamagedSnapshotError: one of them is missing or cannot be read. Not retryable.
+    """
+    try:
+        return load_messages(assembled(snapshot, positions, texts))
+    except ValidationError as error:
+        problem = f"its messages cannot be read: {error.error_count()} values do not fit"
         raise DamagedSnapshotError(snapshot.run_id, snapshot.sequence, problem) from error
 
 
@@ -123,23 +143,34 @@ class MessageWriter:
         self._newest: dict[tuple[str, int], PositionRow] = {}
         self._texts: dict[str, str] = {}
 
-    def put(self, run_id: str, entry: PositionedMessage) -> None:
+    def texts_of(self, run_id: str, entries: Iterable[PositionedMessage]) -> dict[int, str]:
+        """The texts to put, by position.
+
+        Raises:
+            MessageTooLargeError: one is larger than `MAX_MESSAGE_BYTES`. Not retryable.
+        """
+        texts = {entry.position: message_text(entry.message) for entry in entries}
+        for position, text in texts.items():
+            size_bytes = len(text.encode())
+            if size_bytes > MAX_MESSAGE_BYTES:
+                raise MessageTooLargeError(run_id, position, size_bytes, MAX_MESSAGE_BYTES)
+        return texts
+
+    def put(self, run_id: str, position: int, text: str) -> None:
         """Put one message."""
-        text = message_text(entry.message)
         digest = message_digest(self._workspace_id, text)
-        key = (run_id, entry.position)
         self._texts[digest] = text
-        if key in self._stored:
-            self._newest[key] = replace(self._stored[key], message=digest)
-            return
-        self._newest[key] = PositionRow(
-            workspace_id=self._workspace_id,
-            run_id=run_id,
-            branch=self._branch,
-            number=self._number,
-            position=entry.position,
-            message=digest,
-        )
+        stored = self._stored.get((run_id, position))
+        if stored is None:
+            stored = PositionRow(
+                workspace_id=self._workspace_id,
+                run_id=run_id,
+                branch=self._branch,
+                number=self._number,
+                position=position,
+                message=digest,
+            )
+        self._newest[run_id, position] = replace(stored, message=digest)
 
     def changes(self) -> MessageChanges:
         """What is left to write when all messages are put."""

@@ -16,10 +16,9 @@ from stores.commits import (
     is_left_behind,
     judge,
 )
-from stores.digests import load_messages
 from stores.effects import effect_record, marked
 from stores.errors import DamagedSnapshotError
-from stores.histories import MessageChanges, MessageLog, assembled, positions_in
+from stores.histories import MessageChanges, MessageLog, history_of, positions_in
 from stores.identifiers import DEFAULT_WORKSPACE, check_identifier
 from stores.paging import DEFAULT_PAGE_SIZE, check_page_size, decode_cursor, given, page_of
 from stores.planning import CommitPlan, CommitPlanner, Existing
@@ -33,6 +32,7 @@ from stores.records import (
     StepEvent,
     ToolEffectRecord,
 )
+from stores.retention import check_bound, prunable
 from stores.rows import (
     Mark,
     RunRow,
@@ -45,7 +45,7 @@ from stores.rows import (
     without_state,
 )
 from stores.single import SingleWrites, prepare_history
-from stores.tables import AnyMarkedRow, Table, Tables, is_row_reached, live, live_by_key, superseded
+from stores.tables import AnyMarkedRow, Table, Tables, is_row_reached, live
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -53,8 +53,24 @@ _LOGGER = logging.getLogger(__name__)
 class InMemoryStepStore(SingleWrites):
     """`StepStore` in memory. A commit runs without a pause, so nothing comes between."""
 
-    def __init__(self, *, workspace_id: str = DEFAULT_WORKSPACE) -> None:
+    def __init__(
+        self,
+        *,
+        workspace_id: str = DEFAULT_WORKSPACE,
+        max_snapshots_per_run: int | None = None,
+    ) -> None:
+        """Make an empty store.
+
+        Args:
+            workspace_id: the workspace that the store is bound to.
+            max_snapshots_per_run: see `stores.retention`.
+
+        Raises:
+            ValueError: the bound is below 1.
+            InvalidIdentifierError: the workspace id is malformed.
+        """
         self._workspace_id = check_identifier("workspace_id", workspace_id)
+        self._bound = check_bound(max_snapshots_per_run)
         self._tables = Tables()
 
     @property
@@ -64,7 +80,7 @@ class InMemoryStepStore(SingleWrites):
 
     def for_workspace(self, workspace_id: str) -> "InMemoryStepStore":
         """See `StepStore.for_workspace`."""
-        store = InMemoryStepStore(workspace_id=workspace_id)
+        store = InMemoryStepStore(workspace_id=workspace_id, max_snapshots_per_run=self._bound)
         store._tables = self._tables
         return store
 
@@ -95,14 +111,14 @@ class InMemoryStepStore(SingleWrites):
     def _commit(self, prepared: PreparedCommit) -> CommitResult:
         position = prepared.commit.position
         if position is None:
-            return prepared.result("apply", self._apply(prepared).outcomes)
+            return prepared.result("apply", self._apply(prepared, None).outcomes)
         key = (self._workspace_id, position.execution_id)
         head = self._tables.heads.get(key)
         verdict = self._verdict(head, position, prepared)
         if verdict == "conflict":
             raise prepared.conflict()
-        if verdict == "suppress":
-            return prepared.suppressed()
+        if head is not None and verdict == "suppress":
+            return prepared.suppressed(head)
         if verdict == "stale":
             if head is not None:
                 self._tables.heads[key] = counted_stale(head)
@@ -112,9 +128,13 @@ class InMemoryStepStore(SingleWrites):
         if head is not None and verdict == "adopt":
             self._mark({head.branch, *head.former_branches}, position.number, "abandoned")
             self._abandon_later(position.execution_id)
-        plan = self._apply(prepared)
+        plan = self._apply(prepared, head)
         self._tables.heads[key] = advance(
-            head, position, prepared.digest, workspace_id=self._workspace_id
+            head,
+            position,
+            prepared.digest,
+            workspace_id=self._workspace_id,
+            outcomes=plan.outcomes,
         )
         return prepared.result(verdict, plan.outcomes)
 
@@ -135,11 +155,13 @@ class InMemoryStepStore(SingleWrites):
         runs = [self._tables.runs.get(each) for each in run_ids]
         return [each for each in runs if each is not None]
 
-    def _apply(self, prepared: PreparedCommit) -> CommitPlan:
-        existing = self._existing(prepared)
+    def _apply(self, prepared: PreparedCommit, head: CommitHead | None) -> CommitPlan:
+        existing = Existing()
+        self._tables.add_existing(existing, prepared, workspace_id=self._workspace_id)
         plan = CommitPlanner(prepared, existing, workspace_id=self._workspace_id).plan()
         for run in (*plan.new_runs, *plan.changed_runs):
             self._tables.runs[run.record.run_id] = copy.deepcopy(run)
+        self._prune(plan.snapshots, prepared, head)
         self._tables.events.put(plan.events)
         self._tables.snapshots.put(plan.snapshots)
         self._tables.effects.put(plan.effects)
@@ -147,32 +169,19 @@ class InMemoryStepStore(SingleWrites):
         self._put_messages(plan.messages)
         return plan
 
-    def _existing(self, prepared: PreparedCommit) -> Existing:
-        existing, branch = Existing(), prepared.branch
-        for run in self._runs(prepared.run_ids):
-            existing.runs[run.record.run_id] = run
-        for run_id in prepared.run_ids:
-            events = self._tables.events.of_run(self._workspace_id, run_id)
-            snapshots = self._tables.snapshots.of_run(self._workspace_id, run_id)
-            effects = self._tables.effects.of_run(self._workspace_id, run_id)
-            positions = self._tables.positions.of_run(self._workspace_id, run_id)
-            existing.events |= live_by_key(events, branch)
-            existing.superseded_events += superseded(events, branch)
-            existing.snapshots |= live_by_key(snapshots, branch)
-            existing.superseded_snapshots += superseded(snapshots, branch)
-            existing.effects |= {(run_id, each.effect_key): each for each in live(effects)}
-            existing.superseded_effects += superseded(effects, branch)
-            existing.positions |= {
-                (run_id, each.position): each for each in positions if each.mark is None
-            }
-            sequences = [
-                *(row.sequence for row in live(events)),
-                *(row.sequence for row in live(snapshots)),
-                *(row.sequence for row in live(effects)),
-            ]
-            if sequences:
-                existing.sequences[run_id] = max(sequences)
-        return existing
+    def _prune(
+        self, added: list[SnapshotRow], prepared: PreparedCommit, head: CommitHead | None
+    ) -> None:
+        for run_id in {row.run_id for row in added}:
+            pruned = prunable(
+                self._snapshots(run_id),
+                [row for row in added if row.run_id == run_id],
+                bound=self._bound,
+                prepared=prepared,
+                head=head,
+            )
+            self._tables.snapshots.remove(pruned)
+            self._tables.pruned.put(replace(row, ranges=()) for row in pruned)
 
     def _put_messages(self, changes: MessageChanges) -> None:
         messages = self._tables.messages
@@ -319,12 +328,12 @@ class InMemoryStepStore(SingleWrites):
         return {each.position: each.message for each in positions if each.mark is None}
 
     def _with_messages(self, snapshot: SnapshotRow) -> ContinuableSnapshot:
-        texts = assembled(
+        messages = history_of(
             snapshot,
             self._positions(snapshot.run_id),
             {digest: body.text for digest, body in self._tables.messages.items()},
         )
-        return snapshot_record(snapshot, self._run(snapshot.run_id), load_messages(texts))
+        return snapshot_record(snapshot, self._run(snapshot.run_id), messages)
 
     async def latest_snapshot(
         self, *, run_id: str, include_interrupted: bool = False

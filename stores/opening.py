@@ -1,41 +1,95 @@
 """Opening a store by the name of its backend, whose implementation is imported only then."""
 
+from pathlib import Path
 from typing import Literal, get_args
 
 from stores.identifiers import DEFAULT_WORKSPACE
 from stores.protocols import StepStore
 
-Backend = Literal["memory", "mongodb"]
-"""Where steps are kept: in this process, or in MongoDB."""
+Backend = Literal["memory", "file", "sqlite", "mongodb"]
+"""Where steps are kept: in this process, on this machine for plain runs, or in MongoDB."""
+
+_ARGUMENTS: dict[Backend, frozenset[str]] = {
+    "memory": frozenset({"max_snapshots_per_run"}),
+    "file": frozenset({"directory", "max_snapshots_per_run"}),
+    "sqlite": frozenset({"database", "max_snapshots_per_run"}),
+    "mongodb": frozenset({"database", "db_url"}),
+}
 
 
 def open_step_store(
     backend: Backend,
     *,
+    directory: str | Path | None = None,
+    database: str | Path | None = None,
     db_url: str | None = None,
-    database: str | None = None,
     workspace_id: str = DEFAULT_WORKSPACE,
+    max_snapshots_per_run: int | None = None,
 ) -> StepStore:
-    """A store of that backend. Nothing is connected before the first call. Never in a workflow.
+    """A store of that backend. Nothing is opened before the first call. Never in a workflow.
 
     Args:
-        backend: `memory` or `mongodb`.
+        backend: `memory`, `file`, `sqlite` or `mongodb`.
+        directory: `file` alone: where the directories of the runs are.
+        database: `sqlite`: the file; `mongodb`: the database's name.
         db_url: `mongodb` alone: a connection string; the store closes its client in `aclose`.
-        database: `mongodb` alone: the database's name.
         workspace_id: the workspace that the store is bound to.
+        max_snapshots_per_run: all but `mongodb`: see `stores.retention`.
 
     Raises:
-        ValueError: the backend is unknown, or its arguments are missing. Not retryable.
+        ValueError: the backend is unknown, its arguments are missing, or it does not take them.
+            Not retryable.
         InvalidIdentifierError: the workspace id is malformed. Not retryable.
     """
+    _check_arguments(
+        backend,
+        directory=directory,
+        database=database,
+        db_url=db_url,
+        max_snapshots_per_run=max_snapshots_per_run,
+    )
     if backend == "memory":
         from stores.memory import InMemoryStepStore  # noqa: PLC0415 - see the module's docstring
 
-        return InMemoryStepStore(workspace_id=workspace_id)
-    if backend == "mongodb":
-        from stores.mongo.steps import MongoStepStore  # noqa: PLC0415 - see the module's docstring
+        return InMemoryStepStore(
+            workspace_id=workspace_id, max_snapshots_per_run=max_snapshots_per_run
+        )
+    if backend == "file":
+        from stores.file.steps import FileStepStore  # noqa: PLC0415 - see the module's docstring
 
-        return MongoStepStore(db_url=db_url, database=database, workspace_id=workspace_id)
-    known = ", ".join(map(repr, get_args(Backend)))
-    msg = f"cannot open a step store with backend {backend!r}; known are {known}"
-    raise ValueError(msg)
+        return FileStepStore(
+            _needed(directory, "directory=: where the directories of the runs are"),
+            workspace_id=workspace_id,
+            max_snapshots_per_run=max_snapshots_per_run,
+        )
+    if backend == "sqlite":
+        from stores.sqlite.steps import SqliteStepStore  # noqa: PLC0415 - see the module's docstring
+
+        return SqliteStepStore(
+            database=_needed(database, "database=: the file that holds the runs"),
+            workspace_id=workspace_id,
+            max_snapshots_per_run=max_snapshots_per_run,
+        )
+    from stores.mongo.steps import MongoStepStore  # noqa: PLC0415 - see the module's docstring
+
+    name = None if database is None else str(database)
+    return MongoStepStore(db_url=db_url, database=name, workspace_id=workspace_id)
+
+
+def _check_arguments(backend: Backend, **arguments: object) -> None:
+    if backend not in _ARGUMENTS:
+        known = ", ".join(map(repr, get_args(Backend)))
+        msg = f"cannot open a step store with backend {backend!r}; known are {known}"
+        raise ValueError(msg)
+    given = {name for name, value in arguments.items() if value is not None}
+    foreign = ", ".join(f"{name}=" for name in sorted(given - _ARGUMENTS[backend]))
+    if foreign:
+        msg = f"backend {backend!r} takes no {foreign}; leave it out, or name another backend"
+        raise ValueError(msg)
+
+
+def _needed(value: str | Path | None, what: str) -> str | Path:
+    if value is None:
+        msg = f"pass {what}"
+        raise ValueError(msg)
+    return value

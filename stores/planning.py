@@ -80,14 +80,6 @@ class CommitPlan:
     messages: MessageChanges = field(default_factory=MessageChanges)
 
 
-class _RefusedError(Exception):
-    """Ends the work on one operation; carries the error that its caller is told."""
-
-    def __init__(self, error: StoreError) -> None:
-        self.error = error
-        super().__init__(error)
-
-
 class CommitPlanner:
     """Decides each operation of a commit in order; later ones see what earlier ones change.
 
@@ -126,8 +118,8 @@ class CommitPlanner:
                 self._refuse_taken(operation.run_id)
                 digest = self._prepared.digests[index]
                 disposition = registered.get(index) or self._decide(operation, digest)
-            except _RefusedError as refusal:
-                self._note(index, "refused", refusal.error)
+            except StoreError as error:
+                self._note(index, "refused", error)
             else:
                 self._note(index, disposition)
         self._join_branches()
@@ -135,7 +127,7 @@ class CommitPlanner:
 
     def _refuse_taken(self, run_id: str) -> None:
         if run_id in self._refused_runs:
-            raise _RefusedError(RunIdTakenError(run_id))
+            raise RunIdTakenError(run_id)
 
     def _note(self, index: int, disposition: Disposition, error: StoreError | None = None) -> None:
         if disposition == "applied":
@@ -280,14 +272,15 @@ class CommitPlanner:
             state=operation.state,
             ranges=operation.ranges,
         )
+        texts = self._messages.texts_of(operation.run_id, operation.entries)
         existing = self._existing
         row, disposition = self._keyed(
             operation, row, existing.snapshots, existing.superseded_snapshots
         )
         if disposition != "suppressed":
             self._plan.snapshots.append(row)
-            for entry in operation.entries:
-                self._messages.put(operation.run_id, entry)
+            for position, text in texts.items():
+                self._messages.put(operation.run_id, position, text)
         return disposition
 
     def _keyed(
@@ -303,7 +296,7 @@ class CommitPlanner:
         if key and first:
             if same_content(first.digest, first.scheme, row.digest):
                 return row, "suppressed"
-            raise _RefusedError(IdempotencyConflictError(operation.kind, *key))
+            raise IdempotencyConflictError(operation.kind, *key)
         former = [each for each in superseded if key and (each.run_id, each.key) == key]
         equal = (each for each in former if same_content(each.digest, each.scheme, row.digest))
         back = next(equal, None)
@@ -350,9 +343,7 @@ class CommitPlanner:
         transition = transition_of(operation, digest=digest, prepared=self._prepared)
         row, disposition = move(row, transition)
         if disposition == "refused":
-            raise _RefusedError(
-                IdempotencyConflictError(operation.kind, operation.run_id, operation.key)
-            )
+            raise IdempotencyConflictError(operation.kind, operation.run_id, operation.key)
         if disposition != "suppressed":
             self._put_effect(described(row, operation))
         return disposition

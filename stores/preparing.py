@@ -3,7 +3,15 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from stores.commits import Commit, CommitResult, OperationOutcome, Verdict, spans_of
+from stores.commits import (
+    Commit,
+    CommitHead,
+    CommitResult,
+    OperationOutcome,
+    Verdict,
+    repeated,
+    spans_of,
+)
 from stores.digests import commit_digest, operation_digest
 from stores.errors import IdempotencyConflictError
 from stores.identifiers import check_identifier
@@ -43,11 +51,9 @@ class PreparedCommit:
             outcomes=tuple(outcomes),
         )
 
-    def suppressed(self) -> CommitResult:
-        """The answer when the same commit was written before."""
-        indexes = range(len(self.commit.operations))
-        outcomes = [OperationOutcome(index=each, disposition="suppressed") for each in indexes]
-        return self.result("suppress", outcomes)
+    def suppressed(self, head: CommitHead) -> CommitResult:
+        """The answer when the same commit was written before, as `head` tells."""
+        return self.result("suppress", repeated(head, len(self.commit.operations)))
 
     def conflict(self) -> IdempotencyConflictError:
         """The error when other content was written under the same number and fence."""

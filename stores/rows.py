@@ -39,6 +39,10 @@ CANCELLED = "cancelled"
 """The error of the `run_failed` event that a cancelled run ends with."""
 
 
+MAX_TEXT_LENGTH = 20_000
+"""Characters of an error or a summary: enough for a traceback, too little to swell a row."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """What every row tells. `row_id` is the store's own handle; `None` while it is not stored."""
@@ -146,8 +150,11 @@ def utc(value: datetime) -> datetime:
 
 
 def storable(text: str | None) -> str | None:
-    """The text with lone surrogates, which UTF-8 cannot hold, replaced by U+FFFD."""
-    return text and text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    """The text, cut to `MAX_TEXT_LENGTH`, with U+FFFD for lone surrogates, which UTF-8 lacks."""
+    if text is None:
+        return None
+    cut = text[:MAX_TEXT_LENGTH]
+    return cut.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def json_copy(value: Any) -> Any:  # noqa: ANN401 - any JSON value

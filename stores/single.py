@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from stores.commits import Commit, CommitResult
 from stores.digests import history_digest
-from stores.errors import IdempotencyConflictError, RunIdTakenError
+from stores.errors import IdempotencyConflictError, RunIdTakenError, StoreError
 from stores.histories import MessageLog, place
 from stores.operations import (
     AppendEvent,
@@ -155,5 +155,8 @@ def _raise_refusal(result: CommitResult, index: int, conflict: IdempotencyConfli
     """Raise what the operation at `index` was refused for, if it was."""
     for refusal in result.refused():
         if refusal.index == index:
-            is_taken = refusal.error_type == RunIdTakenError.__name__
-            raise RunIdTakenError(conflict.run_id) if is_taken else conflict
+            if refusal.error_type == RunIdTakenError.__name__:
+                raise RunIdTakenError(conflict.run_id)
+            if refusal.error_type == IdempotencyConflictError.__name__:
+                raise conflict
+            raise StoreError(refusal.error)

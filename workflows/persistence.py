@@ -9,7 +9,7 @@ import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from pydantic_ai import CallToolsNode, ModelRequestNode
 from pydantic_ai.capabilities import AbstractCapability
@@ -77,6 +77,41 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
         if self.parent_run_id is not None:
             check_identifier("parent_run_id", self.parent_run_id)
         check_metadata(self.metadata)
+
+    @classmethod
+    def from_spec(
+        cls,
+        backend: Literal["memory", "file", "sqlite"] = "memory",
+        *,
+        directory: str | None = None,
+        database: str | None = None,
+        max_snapshots_per_run: int | None = None,
+        **options: Any,  # noqa: ANN401 - whatever the class takes
+    ) -> "StepPersistence[Any]":
+        """The capability that a serialised spec describes.
+
+        Args:
+            backend: where runs outside a workflow are written; a store on MongoDB is made in code.
+            directory: `file` alone: where the directories of the runs are.
+            database: `sqlite` alone: the file.
+            max_snapshots_per_run: prune older snapshots with each save; `None` keeps all.
+            options: other arguments of the class.
+
+        Raises:
+            ValueError: another backend, or one that lacks an argument or does not take it. Nothing
+                falls back to memory: a slip of the pen would go unnoticed until a run is missing.
+        """
+        if backend not in {"memory", "file", "sqlite"}:
+            message = f"backend {backend!r} is none of 'memory', 'file', 'sqlite'"
+            raise ValueError(message)
+        store = open_step_store(
+            backend,
+            directory=directory,
+            database=database,
+            max_snapshots_per_run=max_snapshots_per_run,
+        )
+        is_default = backend == "memory" and max_snapshots_per_run is None
+        return cls(store=None if is_default else store, **options)
 
     # --- identity ---
 

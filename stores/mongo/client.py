@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-from typing import cast
 from urllib.parse import urlsplit
 
 from pymongo import AsyncMongoClient, ReadPreference, WriteConcern
@@ -98,24 +97,25 @@ class MongoConnection:
         if self._is_closed:
             msg = f"the store on {self._name!r} is closed; open another one"
             raise RuntimeError(msg)
-        loop, process_id = asyncio.get_running_loop(), os.getpid()
-        if self._loop is None:
-            self._loop, self._process_id = loop, process_id
-            self._client = self._shared or open_client(str(self._db_url))
-        if self._process_id != process_id:
+        process_id = os.getpid()
+        if self._process_id not in {None, process_id}:
             msg = (
                 f"the store on {self._name!r} was connected in process {self._process_id} and is "
                 f"used in process {process_id}: a MongoDB client does not survive a fork. Start "
                 "processes with spawn, or open the store after the fork"
             )
             raise RuntimeError(msg)
+        loop = asyncio.get_running_loop()
+        if self._client is None:
+            self._client = self._shared or open_client(str(self._db_url))
+            self._loop, self._process_id = loop, process_id
         if self._loop is not loop:
             msg = (
                 f"the store on {self._name!r} was connected in another event loop; open a store in "
                 "the loop that uses it"
             )
             raise RuntimeError(msg)
-        return cast("Client", self._client)
+        return self._client
 
     async def close(self) -> None:
         """Close the client if it was made here. Quiet a second time."""

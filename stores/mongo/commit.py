@@ -122,7 +122,11 @@ class _CommitAttempt:
         existing = await self._existing(recent, is_careful=is_careful or not is_plain)
         plan = await self._write(existing)
         moved = advance(
-            head, position, self._prepared.digest, workspace_id=self._transaction.workspace_id
+            head,
+            position,
+            self._prepared.digest,
+            workspace_id=self._transaction.workspace_id,
+            outcomes=plan.outcomes,
         )
         await self._replace_head(head, moved)
         return _Outcome(
@@ -166,8 +170,8 @@ class _CommitAttempt:
     async def _decline(self, verdict: Verdict, head: CommitHead | None) -> _Outcome:
         if verdict == "conflict":
             raise self._prepared.conflict()
-        if verdict == "suppress":
-            return _Outcome(result=self._prepared.suppressed())
+        if head is not None and verdict == "suppress":
+            return _Outcome(result=self._prepared.suppressed(head))
         if head is not None:
             await self._replace_head(head, counted_stale(head))
         return _Outcome(result=self._prepared.result("stale"))

@@ -25,7 +25,7 @@ Document = dict[str, Any]
 
 _TIMES = frozenset({"at", "started_at", "ended_at", "branch_time", "queued_at"})
 _JSON_TEXTS = frozenset({"metadata", "usage"})
-_TUPLES = frozenset({"former_branches"})
+_TUPLES = frozenset({"former_branches", "refusals"})
 
 
 def _encoded(value: object) -> Any:  # noqa: ANN401 - any BSON value

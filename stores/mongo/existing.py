@@ -104,7 +104,10 @@ class ExistingReader:
         query = {**self._of_runs, "effect_key": {"$in": keys}, "live": True}
         for document in await self._transaction.find("tool_effects", query, sort=OLDEST_FIRST):
             row = effect_row(document)
-            existing.effects[row.run_id, row.effect_key] = row
+            held = existing.effects.get((row.run_id, row.effect_key))
+            # The newest; but a row of this commit's own branch would be in the way of another one.
+            if held is None or held.branch != self._prepared.branch:
+                existing.effects[row.run_id, row.effect_key] = row
 
     async def _load_positions(self, existing: Existing, wanted: set[tuple[str, int]]) -> None:
         if not wanted:

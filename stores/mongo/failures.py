@@ -29,6 +29,14 @@ _CONFIGURATION: dict[int, str] = {
 _UNAVAILABLE: frozenset[int] = frozenset(
     {
         WRITE_CONFLICT,
+        6,  # HostUnreachable
+        7,  # HostNotFound
+        89,  # NetworkTimeout
+        237,  # CursorKilled
+        239,  # SnapshotTooOld
+        246,  # SnapshotUnavailable
+        9001,  # SocketException
+        11601,  # Interrupted
         DUPLICATE_KEY,  # outlived every repeat, so other writers kept getting in between
         24,  # LockTimeout
         50,  # MaxTimeMSExpired
@@ -47,6 +55,13 @@ _UNAVAILABLE: frozenset[int] = frozenset(
     }
 )
 """Codes of answers that another attempt may not get."""
+
+_PASSING_LABELS = (
+    "TransientTransactionError",
+    "RetryableWriteError",
+    "UnknownTransactionCommitResult",
+)
+"""How servers and driver themselves mark an error that another attempt may not meet."""
 
 
 @contextmanager
@@ -84,7 +99,12 @@ def store_error(error: PyMongoError, attempt: str, where: str) -> StoreError:
 
 def is_passing(error: PyMongoError) -> bool:
     """Whether another attempt may succeed without anybody changing anything."""
-    return isinstance(error, ConnectionFailure) or error.timeout or code_of(error) in _UNAVAILABLE
+    return (
+        isinstance(error, ConnectionFailure)
+        or error.timeout
+        or code_of(error) in _UNAVAILABLE
+        or any(error.has_error_label(each) for each in _PASSING_LABELS)
+    )
 
 
 def code_of(error: PyMongoError) -> int | None:

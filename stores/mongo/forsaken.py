@@ -4,7 +4,8 @@ The server keeps such a transaction open for a minute, and whoever wants to writ
 meets a conflict until then. A writer that meets one for long ends it.
 """
 
-import pymongo
+import asyncio
+
 from pymongo.errors import PyMongoError
 
 from stores.mongo.client import Client
@@ -39,11 +40,11 @@ async def end_forsaken_transactions(client: Client) -> int:
         },
     ]
     try:
-        with pymongo.timeout(TIMEOUT_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             idle = await (await client.admin.aggregate(pipeline)).to_list()
             if idle:
                 sessions = [{"id": each["lsid"]["id"]} for each in idle]
                 await client.admin.command("killSessions", sessions)
-    except PyMongoError:
+    except (PyMongoError, TimeoutError):
         return 0
     return len(idle)

@@ -8,7 +8,7 @@ read anything. Keys begin with what a cluster would shard by (`run_id`, or the w
 from dataclasses import dataclass, field
 
 from pymongo import IndexModel
-from pymongo.errors import CollectionInvalid, OperationFailure
+from pymongo.errors import OperationFailure
 
 from stores.errors import StoreConfigurationError
 from stores.mongo.client import Database
@@ -211,11 +211,9 @@ async def _found_in(database: Database, collection: str) -> dict[str, Document]:
 
 async def _create_collection(database: Database, collection: str) -> None:
     try:
-        await database.create_collection(collection)
-    except CollectionInvalid:
-        return  # somebody else was faster
+        await database.create_collection(collection, check_exists=False)
     except OperationFailure as error:
-        if error.code != _NAMESPACE_EXISTS:
+        if error.code != _NAMESPACE_EXISTS:  # somebody else was faster
             raise
 
 

@@ -59,10 +59,6 @@ class RecentCommits:
         """What is remembered of an execution."""
         return self._executions.get((workspace_id, execution_id))
 
-    def forget(self, workspace_id: str, execution_id: str) -> None:
-        """Forget an execution. Quiet when it is not remembered."""
-        self._executions.pop((workspace_id, execution_id), None)
-
     def keep(self, recent: RecentExecution) -> None:
         """Remember an execution in place of what was remembered of it."""
         key = (recent.head.workspace_id, recent.head.execution_id)

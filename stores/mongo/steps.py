@@ -3,19 +3,16 @@
 import asyncio
 import copy
 import logging
-from collections.abc import Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
 
-import pymongo
-
 from stores.commits import Commit, CommitHead, CommitResult
-from stores.digests import load_messages
 from stores.effects import effect_record
-from stores.errors import DamagedSnapshotError, StoreConfigurationError
-from stores.histories import MessageLog, Range, assembled, positions_in
+from stores.errors import DamagedSnapshotError, StoreConfigurationError, StoreUnavailableError
+from stores.histories import MessageLog, Range, history_of, positions_in
 from stores.identifiers import DEFAULT_WORKSPACE, check_identifier
-from stores.mongo.client import Client, MongoConnection
+from stores.mongo.client import Client, Database, MongoConnection
 from stores.mongo.commit import MongoCommits
 from stores.mongo.documents import (
     Document,
@@ -156,19 +153,25 @@ class MongoStepStore(SingleWrites):
 
     # Reads
 
-    @contextmanager
-    def _reading(self, what: str) -> Generator[None]:
-        with (
-            store_errors(f"read {what}", self._connection.where),
-            pymongo.timeout(READ_TIMEOUT_SECONDS),
-        ):
-            yield
+    @asynccontextmanager
+    async def _reading(self, what: str) -> AsyncGenerator[Database]:
+        attempt, where = f"read {what}", self._connection.where
+        database = self._connection.database
+        try:
+            # Not the driver's own timeout: with that it looks for a lost server all the time.
+            async with asyncio.timeout(READ_TIMEOUT_SECONDS):
+                with store_errors(attempt, where):
+                    yield database
+        except TimeoutError as error:
+            msg = f"{attempt} on {where}: no answer within {READ_TIMEOUT_SECONDS:.0f} s; retry"
+            raise StoreUnavailableError(msg) from error
 
     async def _find(
         self, collection: str, query: Document, *, sort: Sort | None = None, limit: int = 0
     ) -> list[Document]:
-        with self._reading(f"{collection} of workspace {self._workspace_id!r}"):
-            found = self._connection.database[collection].find(query, sort=sort, limit=limit)
+        what = f"{collection} of workspace {self._workspace_id!r}"
+        async with self._reading(what) as database:
+            found = database[collection].find(query, sort=sort, limit=limit)
             return await found.to_list()
 
     def _live_of(self, run_id: str) -> Document:
@@ -237,6 +240,15 @@ class MongoStepStore(SingleWrites):
         self, *, run_id: str, include_interrupted: bool = False
     ) -> ContinuableSnapshot | None:
         """See `StepStore.latest_snapshot`. Three queries, two of them at once."""
+        try:
+            return await self._latest_snapshot(run_id, include_interrupted=include_interrupted)
+        except DamagedSnapshotError:
+            # A message may have been replaced by its stamped version between the queries.
+            return await self._latest_snapshot(run_id, include_interrupted=include_interrupted)
+
+    async def _latest_snapshot(
+        self, run_id: str, *, include_interrupted: bool
+    ) -> ContinuableSnapshot | None:
         query = self._live_of(run_id)
         if not include_interrupted:
             query["state"] = "complete"
@@ -248,7 +260,7 @@ class MongoStepStore(SingleWrites):
             return None
         row = snapshot_row(found[0])
         positions, texts = await self._read_log(run_id, row.ranges)
-        return snapshot_record(row, run, load_messages(assembled(row, positions, texts)))
+        return snapshot_record(row, run, history_of(row, positions, texts))
 
     async def list_snapshots(self, *, run_id: str) -> list[ContinuableSnapshot]:
         """See `StepStore.list_snapshots`. Three queries; each message is read once."""
@@ -257,7 +269,7 @@ class MongoStepStore(SingleWrites):
         whole: list[ContinuableSnapshot] = []
         for row in rows:
             try:
-                messages = load_messages(assembled(row, positions, texts))
+                messages = history_of(row, positions, texts)
             except DamagedSnapshotError as error:
                 _LOGGER.warning("left out of list_snapshots: %s", error)
             else:
@@ -291,8 +303,8 @@ class MongoStepStore(SingleWrites):
             },
             {"$project": {"position": 1, "message": 1, "text": {"$first": "$found.text"}}},
         ]
-        with self._reading(f"messages of run {run_id!r}"):
-            cursor = await self._connection.database["positions"].aggregate(pipeline)
+        async with self._reading(f"messages of run {run_id!r}") as database:
+            cursor = await database["positions"].aggregate(pipeline)
             found = await cursor.to_list()
         positions = {each["position"]: each["message"] for each in found}
         return positions, {each["message"]: each["text"] for each in found if "text" in each}

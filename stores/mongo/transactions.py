@@ -3,13 +3,13 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
-import pymongo
 from pymongo import ReadPreference
 from pymongo.asynchronous.client_session import AsyncClientSession
-from pymongo.errors import PyMongoError, ServerSelectionTimeoutError
+from pymongo.errors import NetworkTimeout, PyMongoError, ServerSelectionTimeoutError
 from pymongo.read_concern import ReadConcern
 
 from stores.mongo.client import MAJORITY, Client, Database
@@ -89,9 +89,9 @@ async def _attempt(
     work: Callable[[AsyncClientSession], Awaitable[Result]],
     deadline: float,
 ) -> Result:
-    remaining = max(deadline - asyncio.get_running_loop().time(), 0.0)
+    # Bounded from outside: with its own timeout the driver looks for a lost server all the time.
     try:
-        with pymongo.timeout(remaining):
+        async with asyncio.timeout_at(deadline):
             await session.start_transaction(
                 read_concern=ReadConcern("snapshot"),
                 write_concern=MAJORITY,
@@ -99,6 +99,10 @@ async def _attempt(
             )
             result = await work(session)
             await _commit(session, deadline)
+    except TimeoutError as error:
+        await _abort(session)
+        msg = f"no answer within {TRANSACTION_TIMEOUT_SECONDS:.0f} s"
+        raise NetworkTimeout(msg) from error
     except BaseException:
         await _abort(session)
         raise
@@ -116,8 +120,10 @@ async def _commit(session: AsyncClientSession, deadline: float) -> None:
 
 
 async def _abort(session: AsyncClientSession) -> None:
-    if session.in_transaction:
-        with pymongo.timeout(ABORT_TIMEOUT_SECONDS):
+    if not session.in_transaction:
+        return
+    with suppress(TimeoutError):
+        async with asyncio.timeout(ABORT_TIMEOUT_SECONDS):
             await session.abort_transaction()
 
 

@@ -1,0 +1,20 @@
+"""What every `StepStore` must do."""
+
+from tests.stores.commit_conformance import CommitConformance
+from tests.stores.lost_task_conformance import ResetConformance, SupersedeConformance
+from tests.stores.row_conformance import EffectConformance, EventConformance, SnapshotConformance
+from tests.stores.run_conformance import LifeConformance, RunConformance, WorkspaceConformance
+
+
+class StepStoreConformance(
+    RunConformance,
+    WorkspaceConformance,
+    EventConformance,
+    SnapshotConformance,
+    EffectConformance,
+    CommitConformance,
+    SupersedeConformance,
+    ResetConformance,
+    LifeConformance,
+):
+    """All of it."""
