@@ -230,9 +230,13 @@ async def test_a_run_that_was_removed_and_written_again_is_read_anew(
     shutil.rmtree(directory / "run-1")
     assert await store.get_run(run_id="run-1") is None
     assert await store.list_events(run_id="run-1") == []
-    other = FileStepStore(directory)
-    await other.append_event(event(7, error="x" * 5000))
-    assert [each.step_index for each in await store.list_events(run_id="run-1")] == [7]
+    for count in (1, 20):  # a shorter file, and a longer one
+        other = FileStepStore(directory)
+        for step in range(count):
+            await other.append_event(event(step))
+        listed = await store.list_events(run_id="run-1")
+        assert [each.step_index for each in listed] == list(range(count))
+        shutil.rmtree(directory / "run-1")
 
 
 async def test_more_runs_than_are_kept_in_memory_are_read_again(
@@ -524,6 +528,21 @@ async def test_a_file_that_lost_its_end_is_not_written_on(
         await again.append_event(event(3))
     path.unlink()
     assert await FileStepStore(directory).list_events(run_id="run-1") == []
+
+
+async def test_a_damaged_key_is_named_and_spoils_nothing_else(directory: Path) -> None:
+    store = bounded_store(directory)
+    for number in range(3):
+        await store.save_snapshot(snapshot([request(str(number))], str(number)))
+    damage(directory / "run-1" / "snapshot-keys.jsonl", '"number": 1', '"number": X')
+    again = bounded_store(directory)
+    (only,) = await again.list_snapshots(run_id="run-1")
+    assert only.messages == [request("2")]
+    assert (await again.latest_snapshot(run_id="run-1")) == only
+    with pytest.raises(StoreConfigurationError, match=r"snapshot-keys\.jsonl is damaged"):
+        await again.verify()
+    await again.save_snapshot(snapshot([request("3")], "3"))
+    assert len(await again.list_snapshots(run_id="run-1")) == 1
 
 
 async def test_a_damaged_commit_head_is_named(directory: Path, store: FileStepStore) -> None:

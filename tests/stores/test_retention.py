@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stores.commits import Commit, CommitHead
+from stores.commits import Commit
 from stores.errors import IdempotencyConflictError
 from stores.file.steps import FileStepStore
 from stores.memory import InMemoryStepStore
@@ -257,10 +257,3 @@ def test_what_is_kept_is_the_retain_set(states: list[str], bound: int, data: st.
     complete = [each for each in rows if each.state == "complete"]
     retained = {each.sequence for each in (*rows[-bound:], rows[-1], *complete[-1:])}
     assert {each.sequence for each in gone} == {each.sequence for each in rows} - retained
-
-
-def test_without_a_bound_nothing_may_go() -> None:
-    prepared = prepare(Commit(operations=(), now=at(0)))
-    head: CommitHead | None = None
-    rows = [row(1, "complete")]
-    assert prunable(rows, rows, bound=None, prepared=prepared, head=head) == []

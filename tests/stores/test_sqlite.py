@@ -77,7 +77,9 @@ async def test_initialise_says_what_it_made(database: Path, store: SqliteStepSto
     made = await store.initialise()
     assert f"made table runs in SQLite {database}" in made
     assert await store.initialise() == []
-    assert await SqliteStepStore(database=database).initialise() == []
+    again = SqliteStepStore(database=database)
+    assert await again.initialise() == []
+    await again.aclose()
 
 
 async def test_what_was_written_is_there_for_the_next_process(

@@ -29,6 +29,12 @@ async def test_an_agent_from_a_spec_keeps_its_runs_where_the_spec_says(
     }
     agent = Agent.from_spec(spec, custom_capability_types=[StepPersistence], model=TestModel())
     result = await agent.run("go")
+    made: list[StepPersistence[Any]] = []
+    agent.root_capability.apply(
+        lambda each: made.append(each) if isinstance(each, StepPersistence) else None
+    )
+    assert made[0].store is not None
+    await made[0].store.aclose()
     store = kind(**{place: tmp_path / "runs"})
     record = await store.get_run(run_id=result.run_id)
     assert record is not None

@@ -1,0 +1,229 @@
+"""Records histories for the replay tests: `python -m tests.replay.record [--into DIRECTORY]`.
+
+The only way to make one. Each scenario becomes `<workflow>/<scenario>.v<release>.json` with an
+outline of its events beside it, which people can read. A recording is made once for a release and
+never again: one that exists is left alone.
+"""
+
+import argparse
+import asyncio
+import json
+import socket
+import sys
+import tempfile
+import tomllib
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle, WorkflowHistory
+
+from cli.servers import LocalServers
+from client import connect
+from settings import Settings
+from stores.faulty import Fault, FaultPlan
+from stores.opening import open_step_store
+from stores.protocols import StepStore
+from tests.helpers.eventually import eventually
+from tests.helpers.script import Call, echo_steps, script
+from tests.helpers.subprocess_worker import WorkerProcess
+from tests.replay.outline import outline_of
+from workflows.agent_run import AgentRunWorkflow
+from workflows.agent_run_models import AgentRunInput
+from workflows.names import AGENT_RUN, SEARCH_ATTRIBUTES
+
+HISTORIES = Path(__file__).with_name("histories")
+ROOT = Path(__file__).parents[2]
+
+OF_THIS_MACHINE = {"identity": "worker", "stackTrace": "", "requestId": "request"}
+"""Fields that say where a history was recorded, and what stands there instead. No replay reads
+them."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a scenario works with."""
+
+    client: Client
+    store: StepStore
+    settings: Settings
+    worker: WorkerProcess
+
+    async def start(self, workflow_id: str, **request: Any) -> WorkflowHandle[Any, Any]:
+        return await self.client.start_workflow(
+            AgentRunWorkflow.run,
+            AgentRunInput(agent="script", **request),
+            id=workflow_id,
+            task_queue=self.settings.task_queue,
+        )
+
+    async def is_in_a_tool(self, run_id: str, step_index: int) -> bool:
+        effects = await self.store.list_tool_effects(run_id=run_id)
+        return any(each.step_index == step_index for each in effects)
+
+
+Scenario = Callable[[Bench], Awaitable[WorkflowHandle[Any, Any]]]
+
+
+async def completed(bench: Bench) -> WorkflowHandle[Any, Any]:
+    handle = await bench.start(
+        "completed",
+        prompt=echo_steps(2),
+        conversation_id="conversation",
+        metadata={"team": "blue"},
+        principal="alice",
+    )
+    await handle.result()
+    return handle
+
+
+async def parallel_tools(bench: Bench) -> WorkflowHandle[Any, Any]:
+    calls: list[Call] = [
+        ("echo", {"text": str(call), "delay": 0.3 - 0.1 * call}) for call in range(4)
+    ]
+    handle = await bench.start("parallel_tools", prompt=script([calls, calls[:2]]))
+    await handle.result()
+    return handle
+
+
+async def continued(bench: Bench) -> WorkflowHandle[Any, Any]:
+    await (await bench.start("continued_source", prompt=echo_steps(1))).result()
+    handle = await bench.start("continued", prompt=echo_steps(1), continue_from="continued_source")
+    await handle.result()
+    return handle
+
+
+async def failed(bench: Bench) -> WorkflowHandle[Any, Any]:
+    steps: list[list[Call]] = [[("echo", {"text": "a"})], [("fail", {"text": "no luck"})]]
+    handle = await bench.start("failed", prompt=script(steps))
+    await ended(handle)
+    return handle
+
+
+async def cancelled(bench: Bench) -> WorkflowHandle[Any, Any]:
+    steps: list[list[Call]] = [
+        [("echo", {"text": "a"})],
+        [("echo", {"text": "b"}), ("echo", {"text": "c", "delay": 60})],
+    ]
+    handle = await bench.start("cancelled", prompt=script(steps))
+    await eventually(lambda: bench.is_in_a_tool("cancelled", 2))
+    await handle.cancel()
+    await ended(handle)
+    return handle
+
+
+async def recovered(bench: Bench) -> WorkflowHandle[Any, Any]:
+    handle = await bench.start("recovered", prompt=echo_steps(2, delay=0.5))
+    await eventually(lambda: bench.is_in_a_tool("recovered", 1))
+    bench.worker.restart()
+    await handle.result()
+    return handle
+
+
+async def fallback(bench: Bench) -> WorkflowHandle[Any, Any]:
+    handle = await bench.start("fallback", prompt=echo_steps(2))
+    await handle.result()
+    return handle
+
+
+async def ended(handle: WorkflowHandle[Any, Any]) -> None:
+    try:
+        await handle.result()
+    except WorkflowFailureError:
+        return
+    message = f"{handle.id} was to fail and did not"
+    raise AssertionError(message)
+
+
+SCENARIOS: dict[str, Scenario] = {
+    each.__name__: each
+    for each in (completed, parallel_tools, continued, failed, cancelled, recovered, fallback)
+}
+FAULTS = (
+    Fault(name="late", action="delay", seconds=3, run_id="fallback", holds="tool_call_started"),
+)
+
+
+def release() -> str:
+    """The version of this source tree."""
+    return str(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"])
+
+
+def scrubbed(history: WorkflowHistory) -> str:
+    """The history as JSON, without traces of the machine that it was recorded on."""
+    text = json.dumps(_scrubbed(json.loads(history.to_json())), indent=1) + "\n"
+    for trace in (socket.gethostname(), str(ROOT), str(Path.home()), str(Path(sys.prefix))):
+        if trace in text:
+            message = f"the recording of {history.workflow_id} still holds {trace!r}"
+            raise ValueError(message)
+    return text
+
+
+def _scrubbed(value: object) -> object:
+    if isinstance(value, list):
+        return [_scrubbed(each) for each in cast("list[object]", value)]
+    if not isinstance(value, dict):
+        return value
+    fields = cast("dict[str, object]", value)
+    if fields.get("kind") == "TASK_QUEUE_KIND_STICKY":
+        return {**fields, "name": "sticky"}
+    return {
+        key: OF_THIS_MACHINE[key] if key in OF_THIS_MACHINE else _scrubbed(each)
+        for key, each in fields.items()
+    }
+
+
+@asynccontextmanager
+async def bench(directory: Path) -> AsyncGenerator[Bench]:
+    """Servers, a store and a worker, all of their own."""
+    plan = FaultPlan(directory=directory, faults=FAULTS)
+    async with LocalServers(directory / "servers", search_attributes=SEARCH_ATTRIBUTES) as servers:
+        settings = Settings(
+            temporal_address=servers.addresses.temporal_address,
+            mongodb_uri=servers.addresses.mongodb_uri,
+            agents="tests.helpers.user_agents:SCRIPT_IN_PRODUCTION",
+        )
+        store = open_step_store(
+            "mongodb", db_url=settings.mongodb_uri, database=settings.mongodb_database
+        )
+        await store.initialise()
+        client = await connect(settings)
+        log_path = directory / "worker.log"
+        with WorkerProcess(settings, log_path=log_path, plan=plan) as worker:
+            yield Bench(client, store, settings, worker)
+        await store.aclose()
+
+
+async def record(into: Path) -> list[Path]:
+    """Record what is missing of this release; the files that were written."""
+    workflow = into / AGENT_RUN
+    workflow.mkdir(parents=True, exist_ok=True)
+    written: list[Path] = []
+    with tempfile.TemporaryDirectory(prefix="perdure-record-") as directory:
+        async with bench(Path(directory)) as servers:
+            for name, scenario in SCENARIOS.items():
+                path = workflow / f"{name}.v{release()}.json"
+                if path.exists():
+                    continue
+                history = await (await scenario(servers)).fetch_history()
+                path.write_text(scrubbed(history))
+                path.with_suffix(".txt").write_text(outline_of(history))
+                written.append(path)
+    return written
+
+
+def main() -> None:
+    """Say what was recorded."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--into", type=Path, default=HISTORIES, metavar="DIRECTORY")
+    written = asyncio.run(record(parser.parse_args().into))
+    for path in written:
+        print(f"recorded {path}")  # noqa: T201
+    if len(written) < len(SCENARIOS):
+        print(f"left alone what version {release()} has recorded before")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
