@@ -1,0 +1,90 @@
+"""The reference side: pydantic-ai-harness in processes of its own, on the same servers."""
+
+import asyncio
+import os
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from uuid import uuid4
+
+from temporalio.client import Client
+
+from benchmarks.scripted import PERSISTED, Plan
+from benchmarks.side import LONGEST_RUN, RunHandle, Side
+from cli.processes import ChildProcess, LocalServerError, until
+
+ROOT = Path(__file__).parents[1]
+
+STARTS_WITHIN = timedelta(seconds=60)
+"""Imports take 5 s when nothing else runs."""
+
+
+@dataclass(kw_only=True)
+class Reference:
+    """Its worker starts at the first use.
+
+    Args:
+        python: the interpreter of its environment.
+        log_dir: where its processes' output goes.
+    """
+
+    client: Client
+    address: str
+    mongodb_uri: str
+    python: Path
+    log_dir: Path
+    _worker: ChildProcess | None = None
+    _side: Side | None = None
+    _runs: dict[Plan, RunHandle] = field(default_factory=dict[Plan, RunHandle])
+
+    async def side(self) -> Side:
+        """Its worker, once that works."""
+        if self._side is None:
+            side = Side(client=self.client, task_queue=f"reference-{uuid4().hex}")
+            database = f"reference_{uuid4().hex}"
+            self._worker = self._process("worker", database, self.address, side.task_queue)
+            self._worker.spawn()
+            await _first_answer(side, self._worker)
+            self._side = side
+        return self._side
+
+    async def run(self, plan: Plan) -> RunHandle:
+        """A run that persists; of one plan there is only one, since it takes half a minute."""
+        if plan not in self._runs:
+            side = await self.side()
+            self._runs[plan] = await side.run(PERSISTED, plan)
+        return self._runs[plan]
+
+    async def run_outside(self, plan: Plan, *, database: str) -> None:
+        """A run that persists to that database, outside Temporal."""
+        process = self._process("run", database, str(plan.steps), str(plan.size_bytes))
+        process.spawn()
+        if not await until(lambda: not process.is_running, within=LONGEST_RUN) or process.exit_code:
+            await process.kill()
+            raise LocalServerError(process.describe_end())
+
+    async def stop(self) -> None:
+        """Kill its worker."""
+        if self._worker is not None:
+            await self._worker.kill()
+
+    def _process(self, command: str, *arguments: str) -> ChildProcess:
+        return ChildProcess(
+            f"The reference ({command})",
+            [
+                *(self.python, "-m", "benchmarks.reference_worker"),
+                *(command, self.mongodb_uri, *arguments),
+            ],
+            log_path=self.log_dir / f"reference-{command}.log",
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+
+
+async def _first_answer(side: Side, worker: ChildProcess) -> None:
+    answer = asyncio.ensure_future(side.seconds_of_nothing())
+    try:
+        await until(lambda: answer.done() or not worker.is_running, within=STARTS_WITHIN)
+        if not answer.done():
+            raise LocalServerError(worker.describe_end())
+    finally:
+        answer.cancel()
