@@ -50,7 +50,9 @@ class Transcript:
         """
         kept = self._unchanged_prefix(messages)
         known = self._known if kept else {}
-        used = {self._known[id(message)].position for message in messages[:kept]}
+        # Places of messages that are here themselves are not for others of equal content.
+        here = (self._known.get(id(message)) for message in messages)
+        used = {each.position for each in here if each is not None}
         finder = _Finder(self._known.values())
         entries: list[PositionedMessage] = []
         for message in messages[kept:]:

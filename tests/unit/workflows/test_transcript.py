@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic_ai.messages import (
     ModelMessage,
@@ -128,6 +128,7 @@ edits = st.lists(
 
 
 @given(edits)
+@example([("append", ""), ("rewrite", 1), ("stamp", 0), ("rewrite", 0)])
 def test_any_history_is_read_back_as_it_was_saved(changes: list[tuple[str, str | int]]) -> None:
     log = Log()
     history: list[ModelMessage] = [request("start")]
