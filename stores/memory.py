@@ -172,6 +172,8 @@ class InMemoryStepStore(SingleWrites):
     def _prune(
         self, added: list[SnapshotRow], prepared: PreparedCommit, head: CommitHead | None
     ) -> None:
+        if self._bound is None:
+            return
         for run_id in {row.run_id for row in added}:
             pruned = prunable(
                 self._snapshots(run_id),

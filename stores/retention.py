@@ -30,7 +30,7 @@ def prunable(
     stored: Sequence[SnapshotRow],
     added: Sequence[SnapshotRow],
     *,
-    bound: int | None,
+    bound: int,
     prepared: PreparedCommit,
     head: CommitHead | None,
 ) -> list[SnapshotRow]:
@@ -42,12 +42,10 @@ def prunable(
     Args:
         stored: the live ones.
         added: those of the commit's plan.
-        bound: `None` keeps all.
+        bound: 1 or more.
         prepared: the commit.
         head: the commit head before it.
     """
-    if bound is None:
-        return []
     by_age = sorted([*stored, *added], key=lambda row: row.sequence)
     complete = [row for row in by_age if row.state == "complete"]
     kept = {row.row_id for row in (*by_age[-bound:], *complete[-1:])}

@@ -50,6 +50,14 @@ class CommitLine:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _PrunedSnapshot:
+    """A snapshot whose file is gone, without its ranges."""
+
+    number: int
+    row: SnapshotRow
+
+
+@dataclass(frozen=True, kw_only=True)
 class _MessageText:
     text: str
 
@@ -59,6 +67,7 @@ _EFFECT = JsonForm(EffectRow)
 _EVENT = JsonForm(EventRow)
 _MESSAGE = JsonForm(_MessageText)
 _POSITION = JsonForm(PositionRow)
+_PRUNED = JsonForm(_PrunedSnapshot)
 _RUN = JsonForm(RunRecord)
 _SNAPSHOT = JsonForm(SnapshotRow)
 
@@ -82,7 +91,7 @@ class RunFiles:
         self._events = JsonLog(self.path / "events.jsonl")
         self._keys = JsonLog(self.path / "snapshot-keys.jsonl")
         self._messages = JsonLog(self.path / "messages.jsonl")
-        self._commits_file: int | None = None
+        self._last_line = b""
         self._damaged_commit: str | None = None
         self._places: dict[tuple[str, int], Place] = {}
         self._pruned: set[int] = set()
@@ -99,24 +108,23 @@ class RunFiles:
 
     def refresh(self) -> None:
         """Take note of commits that were written since, here or by another process."""
-        try:
-            status = self._commits.path.stat()
-        except FileNotFoundError:
-            self._forget()
-            return
-        if status.st_ino != self._commits_file or status.st_size < self._commits.offset:
-            self._forget()
-            self._commits_file = status.st_ino
-        begin = self._commits.offset or max(status.st_size - _TAIL_BYTES, 0)
-        if not self._take_commits(begin, status.st_size):
-            self._take_commits(self._commits.offset, status.st_size)
+        log = self._commits
+        if log.read(log.offset - len(self._last_line), log.offset) != self._last_line:
+            self._forget()  # somebody has put another run in its place
+            log = self._commits
+        size = log.size
+        if not self._take_commits(log.offset or max(size - _TAIL_BYTES, 0), size):
+            self._take_commits(0, size)
 
     def _take_commits(self, begin: int, end: int) -> bool:
-        """Go to the last line between; `False` when a line before `begin` may be needed for it."""
+        """Go to the last line between; `False` when one before `begin` may be needed for it."""
         # What follows the last line feed is a commit that was not finished.
         whole = self._commits.read(begin, end).rpartition(b"\n")[0]
+        if not whole:
+            return begin == self._commits.offset
+        lines = whole.split(b"\n")
         damage: str | None = None
-        for line in reversed(whole.split(b"\n")) if whole else ():
+        for line in reversed(lines):
             try:
                 self.last = _COMMIT.load_text(line)
             except ValueError as error:
@@ -124,11 +132,11 @@ class RunFiles:
             else:
                 break
         else:
-            if begin > self._commits.offset:
+            if begin != self._commits.offset:
                 return False
-        if whole:
-            self._commits.offset = begin + len(whole) + 1
-            self._damaged_commit = damage
+        self._commits.offset = begin + len(whole) + 1
+        self._last_line = lines[-1] + b"\n"
+        self._damaged_commit = damage
         if damage:
             self._note(damage)
         return True
@@ -159,7 +167,7 @@ class RunFiles:
             for row in self.snapshots(workspace_id, run_id)
             if row.state == "complete" or not only_complete
         ]
-        newest = max((int(str(row.row_id)) for row in rows), default=0)
+        newest = max(map(_number_of, rows), default=0)
         for number, problem in self._damaged_snapshots.items():
             if number > newest:
                 raise DamagedSnapshotError(run_id, number, problem)
@@ -224,12 +232,12 @@ class RunFiles:
                 self._load_snapshot(number)
 
     def _load_keys(self) -> None:
-        for _, row in self._new_rows(self._keys, _SNAPSHOT):
-            self._tables.pruned.put([row])
-            self._pruned.add(int(row.row_id))
-            kept = self._tables.snapshots
-            of_key = kept.with_key(row.workspace_id, row.run_id, row.key)
-            kept.remove([each for each in of_key if each.row_id == row.row_id])
+        for _, pruned in self._new_rows(self._keys, _PRUNED):
+            number, row = pruned.number, pruned.row
+            self._tables.pruned.put([replace(row, row_id=number)])
+            self._pruned.add(number)
+            of_key = self._tables.snapshots.with_key(row.workspace_id, row.run_id, row.key)
+            self._tables.snapshots.remove([each for each in of_key if each.row_id == number])
 
     def _load_snapshot(self, number: int) -> None:
         path = self._snapshot_path(number)
@@ -302,11 +310,13 @@ class RunFiles:
             sizes={**last.sizes, **sizes},
             run=run,
         )
-        if not sizes.keys() <= last.sizes.keys():
+        is_first = not self._commits.offset
+        if is_first or not sizes.keys() <= last.sizes.keys() or not last.snapshot_count:
             sync_directory(self.path)
         self._commits.add([_COMMIT.dump(line)])
-        if not self._commits.offset:
+        if is_first:
             sync_directory(self.path)
+            sync_directory(self.path.parent)
         self.refresh()
         self._tidy()
 
@@ -323,7 +333,8 @@ class RunFiles:
             self._effects: [_EFFECT.dump(row) for row in plan.effects if row.run_id == run_id],
             self._events: [_EVENT.dump(row) for row in plan.events if row.run_id == run_id],
             self._keys: [
-                {**_SNAPSHOT.dump(replace(row, ranges=())), "row_id": row.row_id} for row in pruned
+                _PRUNED.dump(_PrunedSnapshot(number=_number_of(row), row=replace(row, ranges=())))
+                for row in pruned
             ],
         }
 
@@ -339,6 +350,11 @@ class RunFiles:
                 self._run_in_file = self.last.run
         except OSError as error:
             _LOGGER.warning("run.json or a pruned snapshot is left as it was: %s", error)
+
+
+def _number_of(row: SnapshotRow) -> int:
+    """The number of a stored snapshot's file."""
+    return int(str(row.row_id))
 
 
 def _text_of(values: dict[str, Any]) -> str:

@@ -207,7 +207,9 @@ class SqliteRows:
             case StartToolEffect() | FinishToolEffect():
                 rest = f"{_OF_RUN} AND effect_key = :effect_key {_OLDEST_FIRST}"
                 values = self._of_run(run_id, effect_key=operation.effect_key)
-                for effect in self._needed(EFFECTS, rest, values):
+                effects = self._needed(EFFECTS, rest, values)
+                # Last, and so the one that counts, is that of the commit's own branch.
+                for effect in sorted(effects, key=lambda row: row.branch == branch):
                     existing.effects[run_id, effect.effect_key] = effect
             case _:
                 pass

@@ -98,7 +98,9 @@ async def content(store: StepStore) -> list[Any]:
         await store.latest_snapshot(run_id="run-1", include_interrupted=each)
         for each in (False, True)
     ]
-    unresolved = sorted(map(str, await store.list_unresolved_tool_effects()))
+    unresolved = await store.list_unresolved_tool_effects()
+    assert unresolved == sorted(unresolved, key=lambda each: each.started_at)
+    unresolved.sort(key=lambda each: (each.run_id, each.sequence, each.tool_call_id, each.branch))
     return [runs, latest, await store.list_runs(), unresolved]
 
 

@@ -1,8 +1,7 @@
 import asyncio
+import os
 import re
 import sqlite3
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from stores.errors import (
 from stores.protocols import StepStore
 from stores.sqlite import connection as sqlite_connection
 from stores.sqlite.steps import SqliteStepStore
-from tests.architecture.source_tree import ROOT
 from tests.stores.local_conformance import LocalStepStoreConformance
 from tests.stores.local_processes import check_what_two_writers_wrote, run_two_writers
 from tests.stores.records import effect, event, run_record, snapshot
@@ -222,36 +220,15 @@ async def test_a_file_in_another_mode_is_switched_when_its_writer_is_done(
     await store.aclose()
 
 
-FORKED = """
-import asyncio, os, sys
-from stores.sqlite.steps import SqliteStepStore
-
-store = SqliteStepStore(database=sys.argv[1])
-store._connection.open()
-child = os.fork()
-if child == 0:
-    try:
-        with store._connection.transaction("read", is_write=False):
-            pass
-    except RuntimeError as error:
-        print(error, flush=True)
-        os._exit(7)
-    os._exit(0)
-_, status = os.waitpid(child, 0)
-print(os.waitstatus_to_exitcode(status))
-"""
-
-
-def test_a_store_does_not_survive_a_fork(database: Path) -> None:
-    forked = subprocess.run(
-        [sys.executable, "-c", FORKED, database],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert re.search(r"was opened in process \d+ and is used in process \d+", forked.stdout)
-    assert forked.stdout.endswith("7\n")
+async def test_a_store_does_not_survive_a_fork(
+    store: SqliteStepStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await filled(store)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: -1)
+        with pytest.raises(RuntimeError, match=r"was opened in process \d+ and is used in .* -1"):
+            await store.list_runs()
+    assert len(await store.list_runs()) == 1
 
 
 # Damage
