@@ -106,14 +106,16 @@ docs: install ## Regenerate docs/cli.md from the commands' own help
 lock: ## Compile requirements/*.txt again from pyproject.toml (needs uv)
 	@command -v $(UV) >/dev/null || \
 	  { echo "make lock: $(UV) not found. Install uv, or say where it is: make lock UV=path"; exit 1; }
-	@compile() { echo "  $${*: -1}"; $(UV) pip compile pyproject.toml --quiet --universal \
+	@compile() { echo "  $${*: -1}"; $(UV) pip compile --quiet --universal \
 	  --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --custom-compile-command "make lock" --constraints requirements/constraints.in "$$@"; }; \
-	compile --extra build --extra dev --output-file requirements/dev.txt; \
-	compile --constraints requirements/dev.txt --extra build \
+	compile pyproject.toml --extra build --extra dev --output-file requirements/dev.txt; \
+	compile pyproject.toml --constraints requirements/dev.txt --extra build \
 	  --output-file requirements/runtime.txt; \
-	compile --constraints requirements/dev.txt --extra local-model --no-deps \
-	  --output-file requirements/local-model.txt
+	compile pyproject.toml --constraints requirements/dev.txt --extra local-model --no-deps \
+	  --output-file requirements/local-model.txt; \
+	compile requirements/reference.in --constraints requirements/dev.txt \
+	  --output-file requirements/reference.txt
 
 clean: ## Remove virtual environments and caches; .perdure/ and its data stay
 	rm -rf .venv .venv-* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
