@@ -42,7 +42,7 @@ from workflows.policies import LOCAL_COMMIT_TIMEOUT
 
 pytestmark = pytest.mark.integration
 
-HISTORIES = int(os.environ.get("PERDURE_TEST_HISTORIES", "100"))
+HISTORIES = int(os.environ.get("PERDURE_TEST_HISTORIES", "40"))
 AT_ONCE = 40
 LONGEST_DELAY_SECONDS = 0.2
 
