@@ -175,8 +175,8 @@ async def test_paths_do_not_depend_on_circumstances(
         assert len({key for key, *_ in plain.events}) == len(plain.events)
         assert_returns_are_in_call_order(plain.history)
     for history, each in zip(histories[len(numbers) :], adverse, strict=True):
-        # In a crowded cache an eviction may have cut the commit short; and on a busy machine a commit
-        # that is not late on purpose may need the fallback too.
+        # In a crowded cache an eviction may have cut the commit short; and on a busy machine a
+        # commit that is not late on purpose may need the fallback too.
         if each.needs_fallback and each.max_cached_workflows != CROWDED:
             assert count_scheduled_activities(history)["commit_boundaries"]
     assert evictions.count > len(numbers)
