@@ -64,7 +64,7 @@ def history_of(
     try:
         return load_messages(assembled(snapshot, positions, texts))
     except ValidationError as error:
-        problem = f"its messages cannot be read: {error.error_count()} values do not fit"
+        problem = f"a message cannot be read: {error.error_count()} values do not fit"
         raise DamagedSnapshotError(snapshot.run_id, snapshot.sequence, problem) from error
 
 

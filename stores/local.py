@@ -15,10 +15,9 @@ from typing import Protocol, Self, TypeVar
 from anyio import to_thread
 
 from stores.commits import Commit, CommitHead, CommitResult, Verdict, advance, counted_stale, judge
-from stores.digests import load_messages
 from stores.effects import EffectRow, effect_record
 from stores.errors import DamagedSnapshotError, StoreConfigurationError
-from stores.histories import MessageLog, Range, assembled, positions_in
+from stores.histories import MessageLog, Range, history_of, positions_in
 from stores.identifiers import check_identifier
 from stores.paging import (
     DEFAULT_PAGE_SIZE,
@@ -392,9 +391,4 @@ def _with_messages(
     Raises:
         DamagedSnapshotError: one of them is missing or cannot be read.
     """
-    try:
-        messages = load_messages(assembled(snapshot, log, texts))
-    except ValueError as error:
-        problem = f"a message cannot be read: {error}"
-        raise DamagedSnapshotError(snapshot.run_id, snapshot.sequence, problem) from error
-    return snapshot_record(snapshot, run, messages)
+    return snapshot_record(snapshot, run, history_of(snapshot, log, texts))

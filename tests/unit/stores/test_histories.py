@@ -74,5 +74,5 @@ def test_a_missing_position_and_a_missing_message_are_told_apart() -> None:
     with pytest.raises(DamagedSnapshotError, match="message 'b' is missing"):
         assembled(snapshot, {0: "a", 1: "b"}, {"a": "A"})
     unreadable = {"a": '{"kind": "request", "parts": 7}', "b": "{}"}
-    with pytest.raises(DamagedSnapshotError, match="its messages cannot be read"):
+    with pytest.raises(DamagedSnapshotError, match="a message cannot be read"):
         history_of(snapshot, {0: "a", 1: "b"}, unreadable)
