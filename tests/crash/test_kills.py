@@ -60,6 +60,7 @@ async def start(client: Client, task_queue: str, prompt: str) -> WorkflowHandle[
     )
 
 
+@pytest.mark.spec("SP-1", "SP-111", "SP-113", "SP-114", "SP-115")
 async def test_runs_end_as_if_no_worker_had_been_killed(
     temporal: Client, store: StepStore, settings: Settings, tmp_path: Path
 ) -> None:
@@ -88,6 +89,7 @@ async def test_runs_end_as_if_no_worker_had_been_killed(
     assert len(await store.list_runs()) == KILLS + 4
 
 
+@pytest.mark.spec("SP-20", "SP-113")
 async def test_run_goes_on_when_its_worker_dies_beside_a_write(
     temporal: Client, store: StepStore, settings: Settings, tmp_path: Path
 ) -> None:

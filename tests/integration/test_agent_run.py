@@ -50,6 +50,7 @@ async def kinds(store: StepStore, run_id: str) -> Counter[str]:
     return Counter(event.kind for event in await store.list_events(run_id=run_id))
 
 
+@pytest.mark.spec("SP-9", "SP-31", "SP-119", "SP-128")
 async def test_run_leaves_events_effects_and_snapshots_in_order(
     temporal: Client, memory: InMemoryStepStore, task_queue: str
 ) -> None:
@@ -102,6 +103,7 @@ async def test_run_leaves_events_effects_and_snapshots_in_order(
     assert count_events(history)["EVENT_TYPE_MARKER_RECORDED"] <= 9
 
 
+@pytest.mark.spec("SP-23")
 async def test_conversation_of_an_unnamed_dialogue_is_found_on_the_record(
     temporal: Client, memory: InMemoryStepStore, task_queue: str
 ) -> None:
@@ -116,6 +118,7 @@ async def test_conversation_of_an_unnamed_dialogue_is_found_on_the_record(
     assert record.conversation_id
 
 
+@pytest.mark.spec("SP-4", "SP-33", "SP-125")
 async def test_tool_that_raises_fails_the_run_by_name(
     temporal: Client, memory: InMemoryStepStore, task_queue: str
 ) -> None:
@@ -172,6 +175,7 @@ async def test_model_asked_to_retry_is_no_failed_attempt(
     assert set(attempts) == {1}
 
 
+@pytest.mark.spec("SP-6", "SP-112")
 async def test_cancelled_run_ends_cancelled_with_what_was_finished(
     temporal: Client, memory: InMemoryStepStore, task_queue: str, tmp_path: Any
 ) -> None:
@@ -295,6 +299,7 @@ async def test_repetition_by_the_server_is_refused(
     assert error.type == "RepetitionRefusedError"
 
 
+@pytest.mark.spec("SP-11", "SP-19")
 async def test_run_id_of_another_registration_is_refused_and_records_nothing(
     temporal: Client, memory: InMemoryStepStore, task_queue: str
 ) -> None:

@@ -320,6 +320,7 @@ def answer_of_a_process(mongodb_uri: str, database: str, surroundings: dict[str,
     return json.loads(ended.stdout)
 
 
+@pytest.mark.spec("SP-20", "SP-22")
 async def test_operations_of_an_unlike_process_are_suppressed(
     mongo: StepStore, mongodb_uri: str, mongodb_database: str
 ) -> None:
@@ -404,6 +405,7 @@ RETURNED: dict[str, Any] = {
 }
 
 
+@pytest.mark.spec("SP-1", "SP-114")
 async def test_loaded_history_equals_that_of_a_plain_run(
     temporal: Client, mongo: StepStore, task_queue: str
 ) -> None:

@@ -125,6 +125,7 @@ async def test_sigterm_lets_the_tool_finish_and_loses_nothing(
     assert [effect.status for effect in effects] == ["completed", "completed"]
 
 
+@pytest.mark.spec("SP-61")
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
@@ -180,6 +181,7 @@ async def test_a_start_that_fails_is_one_line_and_exit_code_1(
     assert "which is int" in log
 
 
+@pytest.mark.spec("SP-63")
 async def test_init_makes_what_a_worker_needs_and_repeats_quietly(
     temporal_address: str, mongodb_uri: str, mongodb_database: str
 ) -> None:

@@ -15,6 +15,7 @@ from tests.stores.writer import Execution, RunScript, at, request, response
 
 
 class EventConformance(StepStoreTests):
+    @pytest.mark.spec("SP-64", "SP-132")
     async def test_an_event_is_read_as_it_was_written(self, store: StepStore) -> None:
         written = event(
             kind="tool_call_failed",
@@ -33,12 +34,14 @@ class EventConformance(StepStoreTests):
         await store.append_event(written)
         assert await store.list_events(run_id="run-1") == [written]
 
+    @pytest.mark.spec("SP-18", "SP-20")
     async def test_a_key_that_was_applied_is_suppressed(self, store: StepStore) -> None:
         await store.append_event(event(key="k"))
         await store.append_event(event(key="k", timestamp=at(99), sequence=7))
         (only,) = await store.list_events(run_id="run-1")
         assert only.timestamp == at(1)
 
+    @pytest.mark.spec("SP-20")
     async def test_a_key_with_other_content_conflicts_and_the_first_row_stays(
         self, store: StepStore
     ) -> None:
@@ -47,6 +50,7 @@ class EventConformance(StepStoreTests):
             await store.append_event(event(key="k", tool_name="second"))
         assert [each.tool_name for each in await store.list_events(run_id="run-1")] == ["first"]
 
+    @pytest.mark.spec("SP-21", "SP-59")
     async def test_no_key_always_appends(self, store: StepStore) -> None:
         for _ in range(3):
             await store.append_event(event())
@@ -57,6 +61,7 @@ class EventConformance(StepStoreTests):
         await store.append_event(event(key="k", run_id="run-2", tool_name="x"))
         assert len(await store.list_events(run_id="run-2")) == 1
 
+    @pytest.mark.spec("SP-3")
     async def test_order_is_the_sequence_and_never_time(self, store: StepStore) -> None:
         for step in (5, 3, 4, 4):
             await store.append_event(event(step, timestamp=at(100 - step), sequence=step))
@@ -72,6 +77,7 @@ class EventConformance(StepStoreTests):
         assert [each.step_index for each in listed] == list(range(100))
         assert [each.sequence for each in listed] == list(range(1, 101))
 
+    @pytest.mark.spec("SP-20")
     async def test_one_key_from_many_writers_at_once_is_stored_once(self, store: StepStore) -> None:
         await asyncio.gather(*(store.append_event(event(key="k")) for _ in range(8)))
         assert len(await store.list_events(run_id="run-1")) == 1
@@ -112,6 +118,7 @@ class EventConformance(StepStoreTests):
             await store.append_event(event(timestamp=datetime(2026, 1, 1)))  # noqa: DTZ001 - on purpose
         assert await store.list_events(run_id="run-1") == []
 
+    @pytest.mark.spec("SP-119")
     async def test_an_event_without_context_has_the_lineage_of_its_run(
         self, store: StepStore
     ) -> None:
@@ -138,6 +145,7 @@ class EventConformance(StepStoreTests):
 
 
 class SnapshotConformance(StepStoreTests):
+    @pytest.mark.spec("SP-132")
     async def test_a_snapshot_is_read_as_it_was_written(self, store: StepStore) -> None:
         written = snapshot(
             [request("hello", run_id="run-1"), response("hi")],
@@ -153,6 +161,7 @@ class SnapshotConformance(StepStoreTests):
         assert await store.latest_snapshot(run_id="run-1", include_interrupted=True) == written
         assert await store.list_snapshots(run_id="run-1") == [written]
 
+    @pytest.mark.spec("SP-4", "SP-5")
     async def test_the_newest_complete_snapshot_is_the_latest(self, store: StepStore) -> None:
         await store.save_snapshot(snapshot([request("a")]))
         await store.save_snapshot(snapshot([request("a"), response("b")], state="interrupted"))
@@ -162,10 +171,12 @@ class SnapshotConformance(StepStoreTests):
         assert newest is not None
         assert (len(complete.messages), len(newest.messages)) == (1, 2)
 
+    @pytest.mark.spec("SP-5")
     async def test_only_interrupted_snapshots_give_none(self, store: StepStore) -> None:
         await store.save_snapshot(snapshot([request("a")], state="interrupted"))
         assert await store.latest_snapshot(run_id="run-1") is None
 
+    @pytest.mark.spec("SP-18", "SP-20")
     async def test_a_key_that_was_applied_is_suppressed(self, store: StepStore) -> None:
         await store.save_snapshot(snapshot([request("a")], "k"))
         await store.save_snapshot(snapshot([request("a", seconds=60)], "k", timestamp=at(60)))
@@ -173,6 +184,7 @@ class SnapshotConformance(StepStoreTests):
         assert only.timestamp == at(1)
         assert only.messages == [request("a")]
 
+    @pytest.mark.spec("SP-20")
     async def test_a_key_with_other_content_conflicts(self, store: StepStore) -> None:
         await store.save_snapshot(snapshot([request("a")], "k"))
         with pytest.raises(IdempotencyConflictError, match="save_snapshot"):
@@ -180,6 +192,7 @@ class SnapshotConformance(StepStoreTests):
         (only,) = await store.list_snapshots(run_id="run-1")
         assert only.messages == [request("a")]
 
+    @pytest.mark.spec("SP-22")
     async def test_distinct_snapshots_of_one_step_keep_their_order_when_replayed(
         self, store: StepStore
     ) -> None:
@@ -194,6 +207,7 @@ class SnapshotConformance(StepStoreTests):
         assert latest is not None
         assert latest.messages == second
 
+    @pytest.mark.spec("SP-21")
     async def test_no_key_always_saves(self, store: StepStore) -> None:
         for _ in range(2):
             await store.save_snapshot(snapshot([request("a")]))
@@ -239,6 +253,7 @@ class SnapshotConformance(StepStoreTests):
         assert latest is not None
         assert latest.messages == [call]
 
+    @pytest.mark.spec("SP-109")
     async def test_messages_are_copied_on_the_way_in_and_out(self, store: StepStore) -> None:
         message = request("before")
         await store.save_snapshot(snapshot([message]))
@@ -343,6 +358,7 @@ class SnapshotConformance(StepStoreTests):
         assert (summary.state, summary.timestamp, summary.message_count) == ("complete", at(1), 1)
         assert (summary.idempotency_key, summary.branch) == ("k", "b")
 
+    @pytest.mark.spec("SP-133")
     async def test_a_damaged_snapshot_raises_alone_and_is_left_out_of_lists(
         self, store: StepStore, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -359,6 +375,7 @@ class SnapshotConformance(StepStoreTests):
 
 
 class EffectConformance(StepStoreTests):
+    @pytest.mark.spec("SP-39", "SP-132")
     async def test_an_effect_is_read_as_it_was_written(self, store: StepStore) -> None:
         written = effect(
             "failed",
@@ -376,6 +393,7 @@ class EffectConformance(StepStoreTests):
         assert await store.list_tool_effects(run_id="run-1") == [written]
         assert await store.get_tool_effect(run_id="run-1", tool_call_id="call-1") == written
 
+    @pytest.mark.spec("SP-6", "SP-42")
     async def test_the_finish_closes_the_start_and_keeps_what_it_knew(
         self, store: StepStore
     ) -> None:
@@ -425,6 +443,7 @@ class EffectConformance(StepStoreTests):
         (only,) = await store.list_tool_effects(run_id="run-1")
         assert only.status == "completed"
 
+    @pytest.mark.spec("SP-6", "SP-27")
     async def test_unresolved_effects_are_those_started_or_unknown(self, store: StepStore) -> None:
         for number, status in enumerate(("started", "completed", "failed", "unknown", "resolved")):
             await store.record_tool_effect(
@@ -437,6 +456,7 @@ class EffectConformance(StepStoreTests):
         assert [each.started_at for each in everywhere] == [at(6), at(7), at(9)]
         assert {each.workspace_id for each in everywhere} == {"default"}
 
+    @pytest.mark.spec("SP-6")
     async def test_a_reused_call_id_gives_the_newest_effect(self, store: StepStore) -> None:
         script, execution = RunScript(), Execution()
         for step in (1, 2):

@@ -13,6 +13,7 @@ from tests.stores.writer import Execution, RunScript, at, request
 
 
 class RunConformance(StepStoreTests):
+    @pytest.mark.spec("SP-64", "SP-132")
     async def test_a_registered_run_is_read_as_it_was_written(self, store: StepStore) -> None:
         record = run_record(
             "tenant/a:b..c",
@@ -25,6 +26,7 @@ class RunConformance(StepStoreTests):
         await store.register_run(record)
         assert await store.get_run(run_id="tenant/a:b..c") == record
 
+    @pytest.mark.spec("SP-27", "SP-50")
     async def test_a_missing_run_is_none_and_lists_are_empty(self, store: StepStore) -> None:
         assert await store.get_run(run_id="none") is None
         assert await store.list_runs() == []
@@ -38,6 +40,7 @@ class RunConformance(StepStoreTests):
         assert await store.list_unresolved_tool_effects() == []
         assert await store.find_commit_head(execution_id="none") is None
 
+    @pytest.mark.spec("SP-19")
     async def test_the_same_registration_again_keeps_the_first_start(
         self, store: StepStore
     ) -> None:
@@ -45,6 +48,7 @@ class RunConformance(StepStoreTests):
         await store.register_run(run_record(started_at=at(60), agent_name="other"))
         assert await store.list_runs() == [run_record()]
 
+    @pytest.mark.spec("SP-11", "SP-19", "SP-54")
     @pytest.mark.parametrize(("first", "second"), [("mine", "other"), ("mine", None), (None, None)])
     async def test_another_registration_of_a_taken_id_fails_and_changes_nothing(
         self, store: StepStore, first: str | None, second: str | None
@@ -55,6 +59,7 @@ class RunConformance(StepStoreTests):
         assert isinstance(raised.value, ValueError)
         assert await store.list_runs() == [run_record(registration_id=first)]
 
+    @pytest.mark.spec("SP-54")
     async def test_many_registrations_at_once_give_one_run(self, store: StepStore) -> None:
         records = [run_record(registration_id=f"r{n}", started_at=at(n)) for n in range(8)]
         results = await asyncio.gather(
@@ -64,6 +69,7 @@ class RunConformance(StepStoreTests):
         assert sum(isinstance(result, RunIdTakenError) for result in results) == 7
         assert (await store.list_runs()) == [records[results.index(None)]]
 
+    @pytest.mark.spec("SP-19")
     async def test_the_same_registration_many_times_at_once_succeeds(
         self, store: StepStore
     ) -> None:
@@ -91,6 +97,7 @@ class RunConformance(StepStoreTests):
         with pytest.raises(InvalidIdentifierError, match="workspace_id"):
             store.for_workspace("\ud800")
 
+    @pytest.mark.spec("SP-25", "SP-26", "SP-37")
     async def test_list_runs_combines_filters_and_sorts_by_start_then_id(
         self, store: StepStore
     ) -> None:
@@ -234,6 +241,7 @@ class WorkspaceConformance(StepStoreTests):
         assert await other.find_commit_head(execution_id="execution-1") is None
         assert len(await store.list_unresolved_tool_effects()) == 1
 
+    @pytest.mark.spec("SP-11")
     async def test_a_run_id_that_is_taken_elsewhere_gets_the_same_words(
         self, store: StepStore
     ) -> None:

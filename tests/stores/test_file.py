@@ -157,6 +157,7 @@ async def test_what_is_no_run_is_passed_over(directory: Path, store: FileStepSto
 # Run ids
 
 
+@pytest.mark.spec("SP-46")
 @pytest.mark.parametrize("run_id", UNSAFE)
 async def test_an_unsafe_run_id_is_refused_by_every_write(
     tmp_path: Path, directory: Path, store: FileStepStore, run_id: str
@@ -175,6 +176,7 @@ async def test_an_unsafe_run_id_is_refused_by_every_write(
     assert sorted(each.name for each in directory.iterdir()) == ["run-1"]
 
 
+@pytest.mark.spec("SP-46")
 @pytest.mark.parametrize("run_id", [*UNSAFE, "run-1/../run-1", "\ud800", "nul\x00"])
 async def test_there_is_no_run_of_an_unsafe_id(store: FileStepStore, run_id: str) -> None:
     await filled(store)
@@ -185,6 +187,7 @@ async def test_there_is_no_run_of_an_unsafe_id(store: FileStepStore, run_id: str
     assert await store.list_tool_effects(run_id=run_id) == []
 
 
+@pytest.mark.spec("SP-46")
 async def test_the_longest_run_id_is_kept(store: FileStepStore) -> None:
     await store.register_run(run_record("x" * 200))
     assert [run.run_id for run in await store.list_runs()] == ["x" * 200]
@@ -423,6 +426,7 @@ async def test_a_damaged_line_is_left_out_and_logged(
     assert len(await again.list_events(run_id="run-1")) == 2
 
 
+@pytest.mark.spec("SP-133")
 @pytest.mark.parametrize("problem", ["is damaged", "is missing"])
 async def test_a_damaged_snapshot_is_left_out_of_lists_and_named_where_it_is_needed(
     directory: Path, store: FileStepStore, caplog: pytest.LogCaptureFixture, problem: str

@@ -30,6 +30,7 @@ async def store(mongodb_uri: str, prepared_database: str) -> AsyncIterator[Mongo
 
 
 class TestOwnership:
+    @pytest.mark.spec("SP-51")
     @pytest.mark.parametrize("given", [{}, {"client": object(), "db_url": "mongodb://x"}])
     def test_exactly_one_of_client_and_connection_string_is_needed(
         self, given: dict[str, Any]
@@ -37,6 +38,7 @@ class TestOwnership:
         with pytest.raises(ValueError, match="exactly one of client= and db_url="):
             MongoStepStore(database="d", **given)
 
+    @pytest.mark.spec("SP-51")
     @pytest.mark.parametrize("database", [None, ""])
     def test_a_database_is_needed(self, database: str | None) -> None:
         with pytest.raises(ValueError, match="database="):
@@ -74,6 +76,7 @@ class TestOwnership:
                 second.run(use())
             first.run(store.aclose())
 
+    @pytest.mark.spec("SP-52")
     async def test_a_closed_store_says_so(self, mongodb_uri: str, prepared_database: str) -> None:
         store = MongoStepStore(db_url=mongodb_uri, database=prepared_database)
         other = store.for_workspace("other")
@@ -85,6 +88,7 @@ class TestOwnership:
     async def test_a_store_that_was_never_used_can_be_closed(self) -> None:
         await MongoStepStore(db_url=NOWHERE, database="d").aclose()
 
+    @pytest.mark.spec("SP-52")
     async def test_a_shared_client_is_left_open(
         self, mongodb_uri: str, prepared_database: str
     ) -> None:

@@ -54,6 +54,7 @@ async def client(mongodb_uri: str) -> AsyncIterator[AsyncMongoClient[Document]]:
 
 
 class TestIndexes:
+    @pytest.mark.spec("SP-53", "SP-58")
     async def test_they_are_made_once_and_then_found(
         self, client: AsyncMongoClient[Document], mongodb_database: str
     ) -> None:
@@ -80,6 +81,7 @@ class TestIndexes:
         assert await check_indexes(database) == []
         assert "somebody_elses" in await database.events.index_information()
 
+    @pytest.mark.spec("SP-62")
     async def test_rows_that_break_a_unique_index_are_named(
         self, client: AsyncMongoClient[Document], mongodb_database: str
     ) -> None:
@@ -95,6 +97,7 @@ class TestIndexes:
         await asyncio.gather(*(create_indexes(database) for _ in range(4)))
         assert await check_indexes(database) == []
 
+    @pytest.mark.spec("SP-58", "SP-59")
     async def test_two_rows_without_a_key_are_allowed_and_two_with_one_are_not(
         self, client: AsyncMongoClient[Document], mongodb_database: str
     ) -> None:
@@ -137,6 +140,7 @@ class TestIndexUse:
         async with AsyncMongoClient[Document](mongodb_uri, event_listeners=[watcher]) as client:
             yield MongoStepStore(client=client, database=watcher.database)
 
+    @pytest.mark.spec("SP-58")
     @pytest.mark.parametrize("read", READS)
     async def test_a_read_examines_at_most_twice_what_it_returns(
         self,

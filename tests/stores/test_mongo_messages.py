@@ -33,6 +33,7 @@ class TestMessages:
             collection.delete_many({})
             yield collection
 
+    @pytest.mark.spec("SP-53")
     async def test_each_message_is_stored_once(
         self, store: MongoStepStore, messages: Messages
     ) -> None:

@@ -291,6 +291,7 @@ class TestFitness:
         assert not raised.value.retryable
         await store.aclose()
 
+    @pytest.mark.spec("SP-61", "SP-63")
     async def test_a_user_without_the_right_to_make_indexes_works_after_an_admin_has(
         self, guarded: MongoServer
     ) -> None:
@@ -323,6 +324,7 @@ class TestFitness:
         await gone.close()
         await mine.close()
 
+    @pytest.mark.spec("SP-61")
     async def test_a_missing_index_is_named_with_its_repair(
         self, mongodb_uri: str, mongodb_database: str
     ) -> None:

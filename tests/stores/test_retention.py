@@ -53,6 +53,7 @@ class RetentionConformance(ABC):
         with pytest.raises(ValueError, match=f"max_snapshots_per_run is {bound}; pass 1 or more"):
             self.open_store(tmp_path, bound)
 
+    @pytest.mark.spec("SP-66")
     async def test_without_a_bound_all_are_kept(self, tmp_path: Path) -> None:
         store = self.open_store(tmp_path, None)
         for number in range(12):
@@ -60,6 +61,7 @@ class RetentionConformance(ABC):
         assert len(await kept(store)) == 12
         await store.aclose()
 
+    @pytest.mark.spec("SP-66", "SP-67")
     async def test_the_newest_are_kept(self, bounded: StepStore) -> None:
         for number in range(5):
             await save(bounded, number)
@@ -70,6 +72,7 @@ class RetentionConformance(ABC):
         assert latest is not None
         assert latest.messages == [request("4")]
 
+    @pytest.mark.spec("SP-67")
     async def test_the_newest_complete_one_is_kept_below_interrupted_ones(
         self, bounded: StepStore
     ) -> None:
@@ -117,6 +120,7 @@ class RetentionConformance(ABC):
         assert await kept(bounded) == ["1", "2"]
         assert await kept(other) == ["1", "2"]
 
+    @pytest.mark.spec("SP-69", "SP-70")
     async def test_a_history_goes_on_from_the_newest_one(self, bounded: StepStore) -> None:
         messages = [request(str(number)) for number in range(6)]
         for number in range(1, 7):

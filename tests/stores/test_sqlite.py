@@ -80,6 +80,7 @@ async def test_initialise_says_what_it_made(database: Path, store: SqliteStepSto
     await again.aclose()
 
 
+@pytest.mark.spec("SP-1", "SP-2")
 async def test_what_was_written_is_there_for_the_next_process(
     database: Path, store: SqliteStepStore
 ) -> None:
@@ -93,6 +94,7 @@ async def test_what_was_written_is_there_for_the_next_process(
     await again.aclose()
 
 
+@pytest.mark.spec("SP-47")
 async def test_the_journal_is_a_write_ahead_log(store: SqliteStepStore, database: Path) -> None:
     await store.initialise()
     with sqlite3.connect(database) as connection:
@@ -124,6 +126,7 @@ async def test_a_store_in_memory_needs_no_file() -> None:
 # Shared connections
 
 
+@pytest.mark.spec("SP-49")
 async def test_a_shared_connection_is_left_open_and_its_owner_goes_on(
     shared: sqlite3.Connection,
 ) -> None:
@@ -137,6 +140,7 @@ async def test_a_shared_connection_is_left_open_and_its_owner_goes_on(
     assert shared.execute("SELECT count(*) FROM events").fetchone() == (1,)
 
 
+@pytest.mark.spec("SP-49")
 async def test_a_connection_bound_to_its_thread_is_refused(database: Path) -> None:
     bound = sqlite3.connect(database)
     store = SqliteStepStore(connection=bound)
@@ -319,6 +323,7 @@ async def test_a_table_that_is_gone_is_an_error_in_words(
         await store.list_events(run_id="run-1")
 
 
+@pytest.mark.spec("SP-133")
 async def test_damaged_rows_are_left_out_of_lists_and_named_where_they_are_needed(
     shared: sqlite3.Connection, store: SqliteStepStore, caplog: pytest.LogCaptureFixture
 ) -> None:

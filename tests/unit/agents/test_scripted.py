@@ -119,6 +119,7 @@ async def test_each_run_of_a_tool_body_is_counted(
     assert counted == dict.fromkeys(await effects_of_tools(), 2)
 
 
+@pytest.mark.spec("SP-43")
 async def test_every_tool_declares_its_effect() -> None:
     effects = await effects_of_tools()
 

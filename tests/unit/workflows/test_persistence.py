@@ -32,6 +32,7 @@ def agent_with(persistence: StepPersistence[Any], name: str | None = "plain") ->
     return Agent(FunctionModel(one_tool), name=name, capabilities=[persistence])
 
 
+@pytest.mark.spec("SP-3", "SP-24", "SP-31", "SP-119", "SP-123", "SP-128", "SP-129")
 async def test_plain_run_is_recorded_whole(store: InMemoryStepStore) -> None:
     agent = agent_with(StepPersistence(store=store, metadata={"a.b": "$1"}))
 
@@ -68,6 +69,7 @@ async def test_plain_run_is_recorded_whole(store: InMemoryStepStore) -> None:
     assert (effect.status, effect.arguments_summary) == ("completed", f'{{"n": {10**30}}}')
 
 
+@pytest.mark.spec("SP-4", "SP-33", "SP-125", "SP-129")
 async def test_failing_tool_leaves_an_interrupted_snapshot(store: InMemoryStepStore) -> None:
     agent = agent_with(StepPersistence(store=store, run_id="fails"))
 
@@ -127,6 +129,7 @@ async def test_retry_signal_is_recorded_as_not_completed(store: InMemoryStepStor
     assert "ToolRetryError" in str(effect.error)
 
 
+@pytest.mark.spec("SP-10", "SP-11")
 async def test_run_id_is_single_shot(store: InMemoryStepStore) -> None:
     agent = Agent(TestModel(), capabilities=[StepPersistence(store=store, run_id="once")])
     await agent.run("a")
@@ -137,6 +140,7 @@ async def test_run_id_is_single_shot(store: InMemoryStepStore) -> None:
     assert await store.list_events(run_id="once") == before
 
 
+@pytest.mark.spec("SP-12")
 async def test_agent_name_goes_into_an_injective_run_id(store: InMemoryStepStore) -> None:
     ids: set[str] = set()
     for name, run_id in (("a", "b:c"), ("a:b", "c"), ("a", "b"), ("", "ab")):
@@ -159,6 +163,7 @@ async def test_run_id_too_long_is_refused_before_anything_is_written(
     assert await store.list_runs() == []
 
 
+@pytest.mark.spec("SP-7", "SP-36", "SP-37", "SP-38", "SP-121", "SP-122")
 async def test_delegate_names_its_parent(store: InMemoryStepStore) -> None:
     delegate = Agent(TestModel(), name="delegate", capabilities=[StepPersistence(store=store)])
     parent = agent_with(StepPersistence(store=store, run_id="parent"))
@@ -175,12 +180,14 @@ async def test_delegate_names_its_parent(store: InMemoryStepStore) -> None:
     assert len(await store.list_runs(parent_run_id="somebody")) == 1
 
 
+@pytest.mark.spec("SP-9", "SP-25")
 async def test_three_runs_of_a_conversation_are_found_in_order(store: InMemoryStepStore) -> None:
     agent = Agent(TestModel(), capabilities=[StepPersistence(store=store)])
     ids = [(await agent.run(text, conversation_id="talk")).run_id for text in "abc"]
     assert [run.run_id for run in await store.list_runs(conversation_id="talk")] == ids
 
 
+@pytest.mark.spec("SP-103", "SP-104", "SP-106")
 async def test_frontier_keeps_prompt_and_calls_of_a_run_that_is_lost(
     store: InMemoryStepStore,
 ) -> None:
@@ -197,6 +204,7 @@ async def test_frontier_keeps_prompt_and_calls_of_a_run_that_is_lost(
     assert seen == [("complete", 1), ("interrupted", 2)]
 
 
+@pytest.mark.spec("SP-119")
 async def test_without_a_store_each_capability_has_one_in_memory() -> None:
     one, other = StepPersistence[Any](), StepPersistence[Any]()
     await Agent(TestModel(), capabilities=[one]).run("x")
@@ -205,6 +213,7 @@ async def test_without_a_store_each_capability_has_one_in_memory() -> None:
     assert one.store is None
 
 
+@pytest.mark.spec("SP-119")
 @pytest.mark.parametrize(
     ("metadata", "words"),
     [

@@ -14,6 +14,7 @@ from tests.stores.records import snapshot
 from workflows.persistence import StepPersistence
 
 
+@pytest.mark.spec("SP-120")
 @pytest.mark.parametrize(
     ("backend", "place", "kind"),
     [("file", "directory", FileStepStore), ("sqlite", "database", SqliteStepStore)],
@@ -57,6 +58,7 @@ def test_other_arguments_go_to_the_class() -> None:
         StepPersistence.from_spec(colour="red")
 
 
+@pytest.mark.spec("SP-66", "SP-68", "SP-120")
 @pytest.mark.parametrize(
     ("backend", "place", "kind"),
     [
@@ -80,12 +82,14 @@ async def test_the_bound_goes_to_the_store(
         StepPersistence.from_spec(backend, max_snapshots_per_run=0, **place)
 
 
+@pytest.mark.spec("SP-120")
 @pytest.mark.parametrize("backend", ["mongodb", "files", "", "MEMORY", None])
 def test_another_backend_is_refused_rather_than_kept_in_memory(backend: Any) -> None:
     with pytest.raises(ValueError, match=f"backend {backend!r} is none of"):
         StepPersistence.from_spec(backend=backend)
 
 
+@pytest.mark.spec("SP-120")
 def test_an_argument_that_is_missing_or_of_another_backend_is_named() -> None:
     with pytest.raises(ValueError, match="pass directory="):
         StepPersistence.from_spec("file")

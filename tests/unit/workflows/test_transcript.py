@@ -103,6 +103,7 @@ def test_messages_that_left_the_history_stay_in_the_log() -> None:
     assert log.read(before) == history
 
 
+@pytest.mark.spec("SP-107", "SP-124")
 def test_equals_tells_whether_the_final_history_is_saved() -> None:
     log = Log()
     history: list[ModelMessage] = [request("a"), response("b")]
@@ -155,6 +156,7 @@ feedback = RetryFeedbackPart(content="again", retry=RetryInfo(cause="no_output")
 returned = ToolReturnPart("tool", "x", tool_call_id="1", timestamp=NOW)
 
 
+@pytest.mark.spec("SP-4", "SP-131")
 @pytest.mark.parametrize(
     ("messages", "expected"),
     [

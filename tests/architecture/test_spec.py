@@ -1,0 +1,82 @@
+"""Every behaviour of step persistence has a test that says so, and the page tells which."""
+
+import pytest
+
+from tests.spec.table import PAGE, behaviours, codes_of, marked_tests, page
+
+NOT_YET = {
+    "SP-8",
+    "SP-13",
+    "SP-14",
+    "SP-15",
+    "SP-16",
+    "SP-17",
+    "SP-28",
+    "SP-29",
+    "SP-30",
+    "SP-32",
+    "SP-34",
+    "SP-35",
+    "SP-40",
+    "SP-41",
+    "SP-44",
+    "SP-45",
+    "SP-48",
+    "SP-55",
+    "SP-65",
+    "SP-105",
+    "SP-108",
+    "SP-110",
+    "SP-116",
+    "SP-117",
+    "SP-126",
+    "SP-127",
+    "SP-130",
+}
+"""Codes whose tests are being written."""
+
+
+def test_every_behaviour_that_is_not_for_later_is_shown_by_a_test() -> None:
+    shown = {each.code for each in marked_tests()}
+
+    owned = [each.code for each in behaviours() if each.issue is None and each.code not in NOT_YET]
+    assert [code for code in owned if code not in shown] == []
+
+
+def test_every_code_that_a_test_names_is_known() -> None:
+    known = {each.code for each in behaviours()}
+
+    assert [each for each in marked_tests() if each.code not in known] == []
+
+
+def test_the_table_is_what_the_list_and_the_marks_say() -> None:
+    assert PAGE.read_text() == page(), f"{PAGE.name} is out of date: run `make docs`"
+
+
+def test_codes_are_found_on_modules_classes_and_functions() -> None:
+    source = """
+import pytest
+pytestmark = [pytest.mark.integration, pytest.mark.spec("SP-1")]
+
+@pytest.mark.spec("SP-2", "SP-3")
+class TestIt:
+    @pytest.mark.asyncio
+    @pytest.mark.spec("SP-4")
+    async def test_one(self) -> None: ...
+
+    def other(self) -> None: ...
+
+def test_two() -> None: ...
+"""
+    assert codes_of(source) == {
+        ("test_one", "SP-1"),
+        ("test_one", "SP-2"),
+        ("test_one", "SP-3"),
+        ("test_one", "SP-4"),
+        ("test_two", "SP-1"),
+    }
+    assert codes_of("pytestmark = pytest.mark.spec('SP-1')\ndef test_it(): ...") == {
+        ("test_it", "SP-1")
+    }
+    with pytest.raises(TypeError, match="literal text"):
+        codes_of("@pytest.mark.spec(CODE)\ndef test_it(): ...")
