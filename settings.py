@@ -23,6 +23,9 @@ class Settings(BaseSettings):
     boundary_mode: Literal["local", "regular"] = Field(
         default="local", description="how commits run: local activities, or regular ones"
     )
+    max_snapshots_per_run: int | None = Field(
+        default=None, ge=1, description="snapshots that a run keeps; unset, all of them"
+    )
     build_id: str = Field(
         default="perdure",
         min_length=1,

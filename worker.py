@@ -212,7 +212,10 @@ async def run_worker(settings: Settings, *, stop: asyncio.Event) -> None:
     agents = load_agents(settings.agent_paths)
     client = await connect(settings)
     store = open_step_store(
-        "mongodb", db_url=settings.mongodb_uri, database=settings.mongodb_database
+        "mongodb",
+        db_url=settings.mongodb_uri,
+        database=settings.mongodb_database,
+        max_snapshots_per_run=settings.max_snapshots_per_run,
     )
     try:
         await store.verify()

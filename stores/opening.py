@@ -13,7 +13,7 @@ _ARGUMENTS: dict[Backend, frozenset[str]] = {
     "memory": frozenset({"max_snapshots_per_run"}),
     "file": frozenset({"directory", "max_snapshots_per_run"}),
     "sqlite": frozenset({"database", "max_snapshots_per_run"}),
-    "mongodb": frozenset({"database", "db_url"}),
+    "mongodb": frozenset({"database", "db_url", "max_snapshots_per_run"}),
 }
 
 
@@ -34,7 +34,7 @@ def open_step_store(
         database: `sqlite`: the file; `mongodb`: the database's name.
         db_url: `mongodb` alone: a connection string; the store closes its client in `aclose`.
         workspace_id: the workspace that the store is bound to.
-        max_snapshots_per_run: all but `mongodb`: see `stores.retention`.
+        max_snapshots_per_run: see `stores.retention`.
 
     Raises:
         ValueError: the backend is unknown, its arguments are missing, or it does not take them.
@@ -73,7 +73,12 @@ def open_step_store(
     from stores.mongo.steps import MongoStepStore  # noqa: PLC0415 - see the module's docstring
 
     name = None if database is None else str(database)
-    return MongoStepStore(db_url=db_url, database=name, workspace_id=workspace_id)
+    return MongoStepStore(
+        db_url=db_url,
+        database=name,
+        workspace_id=workspace_id,
+        max_snapshots_per_run=max_snapshots_per_run,
+    )
 
 
 def _check_arguments(backend: Backend, **arguments: object) -> None:

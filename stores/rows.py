@@ -25,8 +25,9 @@ from stores.records import (
     StepEvent,
 )
 
-Mark = Literal["superseded", "abandoned"]
-"""Why a row no longer counts: its workflow task was lost, or it lies behind a reset."""
+Mark = Literal["superseded", "abandoned", "pruned"]
+"""Why a row no longer counts: its workflow task was lost, it lies behind a reset, or retention has
+taken it out (see `stores.retention`)."""
 
 RUN_STATES: Mapping[EventKind, RunState] = {
     "run_started": "running",

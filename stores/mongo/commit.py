@@ -26,6 +26,7 @@ from stores.mongo.documents import commit_head, head_document, head_id, run_row
 from stores.mongo.existing import ExistingReader
 from stores.mongo.failures import is_duplicate
 from stores.mongo.marking import Marker
+from stores.mongo.pruning import Pruner
 from stores.mongo.recent import OutdatedError, RecentCommits, RecentExecution, after_commit
 from stores.mongo.transactions import Transaction, run_transaction
 from stores.mongo.writing import PlanWriter
@@ -46,11 +47,17 @@ class MongoCommits:
     """Writes the commits of one workspace."""
 
     def __init__(
-        self, connection: MongoConnection, recent: RecentCommits, *, workspace_id: str
+        self,
+        connection: MongoConnection,
+        recent: RecentCommits,
+        *,
+        workspace_id: str,
+        max_snapshots_per_run: int | None = None,
     ) -> None:
         self._connection = connection
         self._recent = recent
         self._workspace_id = workspace_id
+        self._bound = max_snapshots_per_run
 
     async def write(self, prepare: Preparation) -> CommitResult:
         """Write a commit, or say why not.
@@ -81,7 +88,9 @@ class MongoCommits:
                 database=self._connection.database,
                 workspace_id=self._workspace_id,
             )
-            attempt = _CommitAttempt(transaction, await prepare(transaction), self._recent)
+            attempt = _CommitAttempt(
+                transaction, await prepare(transaction), self._recent, bound=self._bound
+            )
             return await attempt.run(is_careful=is_careful)
 
         return await run_transaction(self._connection.client(), work)
@@ -91,12 +100,18 @@ class _CommitAttempt:
     """One commit in one open transaction."""
 
     def __init__(
-        self, transaction: Transaction, prepared: PreparedCommit, recent: RecentCommits
+        self,
+        transaction: Transaction,
+        prepared: PreparedCommit,
+        recent: RecentCommits,
+        *,
+        bound: int | None,
     ) -> None:
         self._transaction = transaction
         self._prepared = prepared
         self._recent = recent
-        self._reader = ExistingReader(transaction, prepared)
+        self._bound = bound
+        self._reader = ExistingReader(transaction, prepared, is_pruned=bound is not None)
         self._heads = transaction.database["commit_heads"]
 
     async def run(self, *, is_careful: bool) -> _Outcome:
@@ -108,7 +123,7 @@ class _CommitAttempt:
         position = self._prepared.commit.position
         if position is None:
             existing = await self._existing(None, is_careful=is_careful)
-            plan = await self._write(existing)
+            plan = await self._write(existing, None)
             return _Outcome(result=self._prepared.result("apply", plan.outcomes))
         recent = None if is_careful else self._find_recent(position)
         head = recent.head if recent else await self._find_head(position.execution_id)
@@ -120,7 +135,7 @@ class _CommitAttempt:
             return await self._decline(verdict, head)
         await self._mark(verdict, head, position)
         existing = await self._existing(recent, is_careful=is_careful or not is_plain)
-        plan = await self._write(existing)
+        plan = await self._write(existing, head)
         moved = advance(
             head,
             position,
@@ -189,8 +204,11 @@ class _CommitAttempt:
     async def _existing(self, recent: RecentExecution | None, *, is_careful: bool) -> Existing:
         return await (self._reader.everything() if is_careful else self._reader.expected(recent))
 
-    async def _write(self, existing: Existing) -> CommitPlan:
+    async def _write(self, existing: Existing, head: CommitHead | None) -> CommitPlan:
         workspace_id = self._transaction.workspace_id
         plan = CommitPlanner(self._prepared, existing, workspace_id=workspace_id).plan()
+        if self._bound is not None:
+            pruner = Pruner(self._transaction, bound=self._bound)
+            await pruner.prune(plan.snapshots, self._prepared, head)
         await PlanWriter(self._transaction).write(plan)
         return plan

@@ -23,6 +23,10 @@ from stores.rows import EventRow, PositionRow, RunRow, SnapshotRow
 
 Document = dict[str, Any]
 
+SERVER_TIME: Document = {"$multiply": [{"$toLong": "$$NOW"}, 1000]}
+"""The server's clock in an update's pipeline, as microseconds since 1970. What a sweep compares is
+told by this one clock, whichever process writes."""
+
 _TIMES = frozenset({"at", "started_at", "ended_at", "branch_time", "queued_at"})
 _JSON_TEXTS = frozenset({"metadata", "usage"})
 _TUPLES = frozenset({"former_branches", "refusals"})

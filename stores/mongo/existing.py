@@ -30,10 +30,15 @@ NEWEST_FIRST = [("sequence", -1), ("_id", -1)]
 class ExistingReader:
     """Loads `Existing` for one commit, by as few queries as its operations allow."""
 
-    def __init__(self, transaction: Transaction, prepared: PreparedCommit) -> None:
+    def __init__(
+        self, transaction: Transaction, prepared: PreparedCommit, *, is_pruned: bool = False
+    ) -> None:
+        """Read for one commit; `is_pruned` where runs lose snapshots, whose keys still count."""
         self._transaction = transaction
         self._prepared = prepared
         self._operations = prepared.commit.operations
+        # No unique index holds their keys. A workflow's keys come again only with its commits.
+        self._expects_pruned = is_pruned or prepared.commit.position is None
         self._of_runs: Document = {
             "workspace_id": transaction.workspace_id,
             "run_id": {"$in": prepared.run_ids},
@@ -58,6 +63,8 @@ class ExistingReader:
         }
         await self._load_positions(existing, expected - set(existing.positions))
         await self._load_sequences(existing)
+        if self._expects_pruned:
+            await self._load_pruned(existing)
         return existing
 
     async def everything(self) -> Existing:
@@ -66,6 +73,7 @@ class ExistingReader:
         await self._load_runs(existing)
         await self._load_events(existing)
         await self._load_snapshots(existing)
+        await self._load_pruned(existing)
         await self._load_effects(existing, self._effect_keys(StartToolEffect, FinishToolEffect))
         await self._load_superseded_effects(existing)
         await self._load_positions(existing, self._positions())
@@ -138,6 +146,17 @@ class ExistingReader:
         live, superseded = await self._find_keyed("snapshots", keys)
         existing.snapshots = {(each["run_id"], each["key"]): snapshot_row(each) for each in live}
         existing.superseded_snapshots = [snapshot_row(each) for each in superseded]
+
+    async def _load_pruned(self, existing: Existing) -> None:
+        """Snapshots that retention took out: a key is not saved a second time."""
+        saves = (each for each in self._operations if isinstance(each, SaveSnapshot))
+        keys = sorted({each.key for each in saves if each.key is not None})
+        if not keys:
+            return
+        query = {**self._of_runs, "branch": self._prepared.branch, "key": {"$in": keys}}
+        for document in await self._transaction.find("snapshots", {**query, "mark": "pruned"}):
+            row = snapshot_row(document)
+            existing.snapshots.setdefault((row.run_id, str(row.key)), row)
 
     async def _find_keyed(
         self, collection: str, keys: Iterable[str | None]

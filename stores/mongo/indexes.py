@@ -22,6 +22,7 @@ _NAMESPACE_EXISTS = 48
 
 _LIVE: Document = {"live": True}
 _SUPERSEDED: Document = {"mark": "superseded"}
+_PRUNED: Document = {"mark": "pruned"}
 _UNRESOLVED: Document = {"unresolved": True}
 
 
@@ -99,6 +100,12 @@ INDEXES: tuple[Index, ...] = (
         name="snapshots_state_v1",
         collection="snapshots",
         fields=("run_id", "state", "sequence", "_id"),
+    ),
+    Index(
+        name="snapshots_pruned_v1",
+        collection="snapshots",
+        fields=("run_id", "branch", "key"),
+        only=_PRUNED,
     ),
     Index(
         name="positions_position_v1",

@@ -47,6 +47,7 @@ from stores.records import (
     StepEvent,
     ToolEffectRecord,
 )
+from stores.retention import check_bound
 from stores.rows import SnapshotRow, event_record, snapshot_record, snapshot_summary
 from stores.single import SingleWrites, prepare_history
 
@@ -72,6 +73,7 @@ class MongoStepStore(SingleWrites):
         db_url: str | None = None,
         database: str | None = None,
         workspace_id: str = DEFAULT_WORKSPACE,
+        max_snapshots_per_run: int | None = None,
     ) -> None:
         """Bind the store; nothing is connected before the first call.
 
@@ -80,18 +82,25 @@ class MongoStepStore(SingleWrites):
             db_url: a connection string; the store opens its own client and closes it in `aclose`.
             database: the database's name.
             workspace_id: the workspace that the store is bound to.
+            max_snapshots_per_run: see `stores.retention`.
 
         Raises:
-            ValueError: not exactly one of `client` and `db_url`, or no `database`.
+            ValueError: not exactly one of `client` and `db_url`, no `database`, or a bound below 1.
             InvalidIdentifierError: the workspace id is malformed.
         """
         self._recent = RecentCommits()
+        self._bound = check_bound(max_snapshots_per_run)
         self._bind(MongoConnection(client=client, db_url=db_url, database=database), workspace_id)
 
     def _bind(self, connection: MongoConnection, workspace_id: str) -> None:
         self._connection = connection
         self._workspace_id = check_identifier("workspace_id", workspace_id)
-        self._commits = MongoCommits(connection, self._recent, workspace_id=workspace_id)
+        self._commits = MongoCommits(
+            connection,
+            self._recent,
+            workspace_id=workspace_id,
+            max_snapshots_per_run=self._bound,
+        )
 
     @property
     def workspace_id(self) -> str:

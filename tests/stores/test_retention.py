@@ -1,18 +1,24 @@
 """`max_snapshots_per_run` over the stores that have it."""
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pymongo import MongoClient
+from pymongo.database import Database
 
 from stores.commits import Commit
 from stores.errors import IdempotencyConflictError
 from stores.file.steps import FileStepStore
 from stores.memory import InMemoryStepStore
+from stores.mongo.indexes import COLLECTIONS
+from stores.mongo.steps import MongoStepStore
 from stores.preparing import prepare
 from stores.protocols import StepStore
 from stores.retention import prunable
@@ -48,6 +54,7 @@ class RetentionConformance(ABC):
         yield store
         await store.aclose()
 
+    @pytest.mark.spec("SP-66")
     @pytest.mark.parametrize("bound", [0, -1])
     def test_a_bound_below_one_is_refused(self, tmp_path: Path, bound: int) -> None:
         with pytest.raises(ValueError, match=f"max_snapshots_per_run is {bound}; pass 1 or more"):
@@ -159,7 +166,44 @@ class LastingRetentionConformance(RetentionConformance):
         assert await kept(bounded) == ["5", "6"]
 
 
-class TestRetentionInMemory(RetentionConformance):
+class ReversibleRetentionConformance(RetentionConformance):
+    """For stores in which a workflow's commits may be taken back."""
+
+    async def test_a_lost_task_leaves_what_its_next_attempt_needs(self, tmp_path: Path) -> None:
+        store = self.open_store(tmp_path, 1)
+        script, execution = RunScript(), Execution()
+        script.messages = [request("a")]
+        await store.commit(execution.commit(script.register(), script.snapshot(1, 0, key="1")))
+        execution.next_task()
+        await store.commit(execution.commit(script.snapshot(2, 1, key="2")))
+        await store.commit(execution.commit(script.snapshot(3, 1, key="3")))
+        assert await kept(store) == ["2", "3"]
+        execution.next_task(number=1)
+        result = await store.commit(execution.commit(script.snapshot(2, 1, key="2"), number=2))
+        assert result.verdict == "supersede"
+        assert await kept(store) == ["2"]
+        await store.commit(execution.commit(script.snapshot(3, 1, key="other")))
+        assert await kept(store) == ["2", "other"]
+        await store.aclose()
+
+    async def test_a_reset_goes_back_to_what_was_kept(self, tmp_path: Path) -> None:
+        store = self.open_store(tmp_path, 1)
+        script, execution = RunScript(), Execution()
+        script.messages = [request("a")]
+        for number in range(3):
+            execution.next_task()
+            await store.commit(execution.commit(script.snapshot(number, 0, key=str(number))))
+        assert await kept(store) == ["2"]
+        reset = Execution(branch="branch-2", branch_time=at(60), number=1)
+        await store.commit(reset.commit(script.snapshot(1, 0, key="1")))
+        assert await kept(store) == ["1"]
+        latest = await store.latest_snapshot(run_id="run-1")
+        assert latest is not None
+        assert latest.branch == "branch-2"
+        await store.aclose()
+
+
+class TestRetentionInMemory(ReversibleRetentionConformance):
     def open_store(self, place: Path, bound: int | None) -> StepStore:  # noqa: ARG002 - nowhere
         return InMemoryStepStore(max_snapshots_per_run=bound)
 
@@ -186,40 +230,39 @@ class TestRetentionInSqlite(LastingRetentionConformance):
         return SqliteStepStore(database=place / "runs.db", max_snapshots_per_run=bound)
 
 
-# In memory, where a workflow's commits may be taken back
+@pytest.mark.integration
+class TestRetentionInMongo(LastingRetentionConformance, ReversibleRetentionConformance):
+    @pytest.fixture(autouse=True)
+    def empty_database(self, mongodb_uri: str, prepared_database: str) -> Iterator[Database[Any]]:
+        self.mongodb_uri, self.database = mongodb_uri, prepared_database
+        with MongoClient[dict[str, Any]](mongodb_uri) as client:
+            yield client[prepared_database]
+            for collection in COLLECTIONS:
+                client[prepared_database][collection].delete_many({})
 
+    def open_store(self, place: Path, bound: int | None) -> StepStore:  # noqa: ARG002 - a server
+        return MongoStepStore(
+            db_url=self.mongodb_uri, database=self.database, max_snapshots_per_run=bound
+        )
 
-async def test_a_lost_task_leaves_what_its_next_attempt_needs() -> None:
-    store = InMemoryStepStore(max_snapshots_per_run=1)
-    script, execution = RunScript(), Execution()
-    script.messages = [request("a")]
-    await store.commit(execution.commit(script.register(), script.snapshot(1, 0, key="1")))
-    execution.next_task()
-    await store.commit(execution.commit(script.snapshot(2, 1, key="2")))
-    await store.commit(execution.commit(script.snapshot(3, 1, key="3")))
-    assert await kept(store) == ["2", "3"]
-    execution.next_task(number=1)
-    result = await store.commit(execution.commit(script.snapshot(2, 1, key="2"), number=2))
-    assert result.verdict == "supersede"
-    assert await kept(store) == ["2"]
-    await store.commit(execution.commit(script.snapshot(3, 1, key="other")))
-    assert await kept(store) == ["2", "other"]
+    async def test_a_pruned_snapshot_stays_as_the_row_of_its_key_with_its_messages(
+        self, bounded: StepStore, empty_database: Database[Any]
+    ) -> None:
+        for number in range(4):
+            await save(bounded, number)
+        pruned = list(empty_database["snapshots"].find({"mark": "pruned"}).sort("sequence"))
+        assert [(each["key"], each["live"]) for each in pruned] == [("0", False), ("1", False)]
+        assert all(each["pruned_at"] > 0 for each in pruned)
+        assert empty_database["messages"].count_documents({}) == 4
 
-
-async def test_a_reset_goes_back_to_what_was_kept() -> None:
-    store = InMemoryStepStore(max_snapshots_per_run=1)
-    script, execution = RunScript(), Execution()
-    script.messages = [request("a")]
-    for number in range(3):
-        execution.next_task()
-        await store.commit(execution.commit(script.snapshot(number, 0, key=str(number))))
-    assert await kept(store) == ["2"]
-    reset = Execution(branch="branch-2", branch_time=at(60), number=1)
-    await store.commit(reset.commit(script.snapshot(1, 0, key="1")))
-    assert await kept(store) == ["1"]
-    latest = await store.latest_snapshot(run_id="run-1")
-    assert latest is not None
-    assert latest.branch == "branch-2"
+    async def test_two_writers_of_one_run_keep_its_bound(
+        self, tmp_path: Path, bounded: StepStore
+    ) -> None:
+        other = self.open_store(tmp_path, 2)
+        for number in range(10):
+            await asyncio.gather(save(bounded, number), save(other, 100 + number))
+        assert len(await kept(bounded)) == 2
+        await other.aclose()
 
 
 # The rule
@@ -242,6 +285,7 @@ def row(sequence: int, state: str) -> SnapshotRow:
     )
 
 
+@pytest.mark.spec("SP-67")
 @given(
     st.lists(st.sampled_from(["complete", "interrupted"]), min_size=1, max_size=12),
     st.integers(1, 5),

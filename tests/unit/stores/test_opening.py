@@ -41,8 +41,8 @@ def test_what_files_and_sqlite_need_is_named() -> None:
 def test_an_argument_of_another_backend_is_named() -> None:
     with pytest.raises(ValueError, match="backend 'memory' takes no database=, directory="):
         open_step_store("memory", directory="runs", database="runs.db")
-    with pytest.raises(ValueError, match="'mongodb' takes no max_snapshots_per_run="):
-        open_step_store("mongodb", db_url="mongodb://x", database="d", max_snapshots_per_run=1)
+    with pytest.raises(ValueError, match="'mongodb' takes no directory="):
+        open_step_store("mongodb", db_url="mongodb://x", database="d", directory="runs")
 
 
 def test_what_mongodb_needs_is_named() -> None:
