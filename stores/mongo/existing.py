@@ -154,7 +154,8 @@ class ExistingReader:
         if not keys:
             return
         query = {**self._of_runs, "branch": self._prepared.branch, "key": {"$in": keys}}
-        for document in await self._transaction.find("snapshots", {**query, "mark": "pruned"}):
+        query["mark"] = "pruned"
+        for document in await self._transaction.find("snapshots", query):
             row = snapshot_row(document)
             existing.snapshots.setdefault((row.run_id, str(row.key)), row)
 

@@ -22,7 +22,6 @@ _NAMESPACE_EXISTS = 48
 
 _LIVE: Document = {"live": True}
 _SUPERSEDED: Document = {"mark": "superseded"}
-_PRUNED: Document = {"mark": "pruned"}
 _UNRESOLVED: Document = {"unresolved": True}
 
 
@@ -102,16 +101,28 @@ INDEXES: tuple[Index, ...] = (
         fields=("run_id", "state", "sequence", "_id"),
     ),
     Index(
-        name="snapshots_pruned_v1",
+        name="snapshots_marked_v1",
         collection="snapshots",
         fields=("run_id", "branch", "key"),
-        only=_PRUNED,
+        only={"mark": {"$exists": True}},
+    ),
+    Index(
+        name="snapshots_leftover_v1",
+        collection="snapshots",
+        fields=("run_id", "workspace_id", "pruned_at"),
+        only={"pruned_at": {"$exists": True}},
     ),
     Index(
         name="positions_position_v1",
         collection="positions",
         fields=("run_id", "position", "workspace_id"),
         is_unique=True,
+    ),
+    Index(
+        name="positions_message_v1",
+        collection="positions",
+        fields=("message",),
+        only={"message": {"$exists": True}},  # marked positions keep their messages, too
     ),
     Index(name="positions_commit_v1", collection="positions", fields=("branch", "number")),
     Index(

@@ -5,6 +5,7 @@ import copy
 import logging
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 from stores.commits import Commit, CommitHead, CommitResult
@@ -28,6 +29,7 @@ from stores.mongo.failures import store_errors
 from stores.mongo.indexes import check_indexes, create_indexes
 from stores.mongo.recent import RecentCommits
 from stores.mongo.server import check_server
+from stores.mongo.sweeping import Sweep, Sweeper, Tell
 from stores.mongo.transactions import Transaction
 from stores.paging import (
     DEFAULT_PAGE_SIZE,
@@ -138,6 +140,30 @@ class MongoStepStore(SingleWrites):
     async def aclose(self) -> None:
         """See `StepStore.aclose`. Store objects of other workspaces are closed with this one."""
         await self._connection.close()
+
+    async def sweep(
+        self,
+        *,
+        grace: timedelta,
+        is_dry: bool = True,
+        all_workspaces: bool = False,
+        tell: Tell = lambda _: None,
+    ) -> Sweep:
+        """Remove the messages that nothing refers to; see `stores.mongo.sweeping`.
+
+        Args:
+            grace: what was written, pruned or ended within this time stays. It has to be longer
+                than Temporal keeps workflows that have ended: until then they may be reset.
+            is_dry: only say what would go.
+            all_workspaces: not this store's alone.
+            tell: hears of progress.
+
+        Raises:
+            ValueError: the grace period is negative.
+        """
+        workspace_id = None if all_workspaces else self._workspace_id
+        sweeper = Sweeper(self._connection, workspace_id=workspace_id, is_dry=is_dry)
+        return await sweeper.run(grace=grace, tell=tell)
 
     # Writes
 

@@ -8,7 +8,13 @@ from pymongo import DeleteOne, ReplaceOne, UpdateOne
 
 from stores.effects import EffectRow
 from stores.histories import Body, MessageChanges
-from stores.mongo.documents import Document, effect_document, row_document, run_document
+from stores.mongo.documents import (
+    SERVER_TIME,
+    Document,
+    effect_document,
+    row_document,
+    run_document,
+)
 from stores.mongo.transactions import Transaction
 from stores.planning import CommitPlan
 from stores.rows import EventRow, PositionRow, SnapshotRow
@@ -22,6 +28,7 @@ class PlanWriter:
     def __init__(self, transaction: Transaction) -> None:
         self._session = transaction.session
         self._database = transaction.database
+        self._workspace_id = transaction.workspace_id
 
     async def write(self, plan: CommitPlan) -> None:
         """Write all rows and messages; the plan's effects and positions are then as stored.
@@ -69,7 +76,7 @@ class PlanWriter:
 
     async def _put_messages(self, changes: MessageChanges) -> None:
         writes: list[UpdateOne | DeleteOne] = [
-            _put_body(digest, body) for digest, body in changes.bodies.items()
+            _put_body(digest, body, self._workspace_id) for digest, body in changes.bodies.items()
         ]
         writes += [DeleteOne({"_id": digest, "owner": owner}) for digest, owner in changes.dropped]
         if writes:
@@ -84,10 +91,15 @@ def _expected(document: Document) -> Document:
     return expected
 
 
-def _put_body(digest: str, body: Body) -> UpdateOne:
-    """Insert a message; one that is there and was brought by another loses its owner."""
+def _put_body(digest: str, body: Body, workspace_id: str) -> UpdateOne:
+    """Insert a message; one that is there and was brought by another loses its owner.
+
+    A write in any case, for the time of it: a sweep that is about to remove the message gives way.
+    """
     is_new = {"$eq": [{"$type": "$text"}, "missing"]}
     is_own = {"$eq": ["$owner", {"$literal": body.owner}]}
     owner = {"$cond": [{"$or": [is_new, is_own]}, {"$literal": body.owner}, None]}
     text = {"$ifNull": ["$text", {"$literal": body.text}]}
-    return UpdateOne({"_id": digest}, [{"$set": {"text": text, "owner": owner}}], upsert=True)
+    workspace = {"$literal": workspace_id}
+    values = {"text": text, "owner": owner, "workspace_id": workspace, "touched_at": SERVER_TIME}
+    return UpdateOne({"_id": digest}, [{"$set": values}], upsert=True)

@@ -1,0 +1,71 @@
+"""What refers to stored messages: a list of named sources, one function each.
+
+A message that none of them names is swept. Whoever stores digests of messages in a new place adds a
+function here, an entry to `SOURCES`, and a test that a sweep keeps what only it refers to.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from stores.mongo.leftovers import RunPlace, View, leftovers_of
+from stores.ranges import holds
+
+Source = Callable[[View, Sequence[str]], Awaitable[set[str]]]
+"""Tells which of these messages (`_id`s in `messages`) it refers to, as the view sees it.
+
+It is asked for a page at a time, needs an index that begins with the digest, and is asked again in
+the transaction that removes what was left: so it reads with the view's session.
+"""
+
+_MOST_PLACES = 100
+"""Of one message that a dry run looks at; one in more of them counts as needed."""
+
+
+async def snapshots(view: View, digests: Sequence[str]) -> set[str]:
+    """By way of the positions of runs' logs, which snapshots name; of marked branches, too."""
+    place = {"run_id": "$run_id", "workspace_id": "$workspace_id", "position": "$position"}
+    pipeline: list[dict[str, Any]] = [
+        {"$match": {"message": {"$in": list(digests)}}},
+        {"$group": {"_id": "$message"}},
+    ]
+    if view.is_dry:
+        first = {"$firstN": {"input": {**place, "live": "$live"}, "n": _MOST_PLACES}}
+        pipeline[-1]["$group"] |= {"places": first, "count": {"$sum": 1}}
+    found = await view.database["positions"].aggregate(pipeline, session=view.session)
+    rows = await found.to_list()
+    return await _without_leftovers(view, rows) if view.is_dry else {each["_id"] for each in rows}
+
+
+async def _without_leftovers(view: View, rows: Sequence[dict[str, Any]]) -> set[str]:
+    """The messages that are not merely at positions which a sweep would remove first."""
+    runs = {_place(each) for row in rows for each in row["places"]}
+    leftovers = await leftovers_of(view, runs) if runs else {}
+    return {
+        row["_id"]
+        for row in rows
+        if row["count"] > _MOST_PLACES
+        or any(
+            not each["live"] or not holds(leftovers.get(_place(each), ()), each["position"])
+            for each in row["places"]
+        )
+    }
+
+
+def _place(position: Mapping[str, str]) -> RunPlace:
+    return position["workspace_id"], position["run_id"]
+
+
+SOURCES: Mapping[str, Source] = {
+    "snapshots": snapshots,
+}
+"""All there are, in the order in which they are asked: the one that keeps most comes first."""
+
+
+async def unreferred(view: View, digests: Sequence[str]) -> list[str]:
+    """The messages that no source refers to, in their order."""
+    left = list(digests)
+    for source in SOURCES.values():
+        if left:
+            referred = await source(view, left)
+            left = [each for each in left if each not in referred]
+    return left
