@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from temporalio.client import Client
 
     from settings import Settings
+    from stores.mongo.steps import MongoStepStore
     from stores.protocols import StepStore
 
 DEFAULT_TEMPORAL_ADDRESS = "127.0.0.1:7233"
@@ -79,7 +80,18 @@ async def opened_store(settings: "Settings", workspace: str) -> AsyncGenerator["
         UnreachableError: no MongoDB is configured, and no `perdure dev` runs.
         InvalidIdentifierError: the workspace's id is malformed.
     """
-    from stores.opening import open_step_store  # noqa: PLC0415
+    async with opened_mongodb(settings) as store:
+        yield store.for_workspace(workspace)
+
+
+@asynccontextmanager
+async def opened_mongodb(settings: "Settings") -> AsyncGenerator["MongoStepStore"]:
+    """The same with what only MongoDB offers, bound to the default workspace.
+
+    Raises:
+        UnreachableError: no MongoDB is configured, and no `perdure dev` runs.
+    """
+    from stores.mongo.steps import MongoStepStore  # noqa: PLC0415
 
     if settings.mongodb_uri is None:
         message = (
@@ -88,11 +100,9 @@ async def opened_store(settings: "Settings", workspace: str) -> AsyncGenerator["
             "name its directory with --data-dir"
         )
         raise UnreachableError(message)
-    store = open_step_store(
-        "mongodb", db_url=settings.mongodb_uri, database=settings.mongodb_database
-    )
+    store = MongoStepStore(db_url=settings.mongodb_uri, database=settings.mongodb_database)
     try:
-        yield store.for_workspace(workspace)
+        yield store
     finally:
         await store.aclose()
 

@@ -12,6 +12,7 @@ from typing import Annotated, Never
 
 import typer
 
+from cli.collection import gc_command
 from cli.demo import demo_command
 from cli.dev import dev_command
 from cli.failures import CommandError, ExitCode
@@ -121,6 +122,7 @@ _add("snapshots", snapshots_command, "perdure snapshots scripted-20260101-120000
 _add("effects", effects_command, "perdure effects scripted-20260101-120000-3fa9c1")
 _add("unresolved", unresolved_command, "perdure unresolved --json")
 _add("messages", messages_command, "perdure messages scripted-20260101-120000-3fa9c1 --json")
+_add("gc", gc_command, "perdure gc --grace-days 90 --delete")
 _add("replay", replay_command, "perdure replay scripted-20260101-120000-3fa9c1")
 
 

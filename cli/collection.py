@@ -1,0 +1,114 @@
+"""`perdure gc`: remove stored messages that nothing refers to any more."""
+
+import asyncio
+from dataclasses import asdict
+from datetime import timedelta
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.connections import current_settings, opened_mongodb
+from cli.failures import WrongUsageError
+from cli.options import AsJson
+from cli.output import note, print_json, print_text
+
+if TYPE_CHECKING:
+    from settings import Settings
+    from stores.mongo.sweeping import Sweep
+
+BETWEEN_NOTES = timedelta(seconds=2)
+
+SHORTEST_GRACE = timedelta(hours=1)
+"""Far longer than any commit takes."""
+
+LONGEST_GRACE = timedelta(days=36500)
+
+_UNITS = ("KB", "MB", "GB")
+_THOUSAND = 1000
+
+
+def gc_command(
+    *,
+    delete: Annotated[
+        bool, typer.Option("--delete/--dry-run", help="Remove them; without it, only say what.")
+    ] = False,
+    grace_days: Annotated[
+        float,
+        typer.Option(
+            help="Keep what was written, pruned or ended within so many days: more than Temporal's "
+            "retention, until whose end a run can be reset.",
+        ),
+    ] = 30,
+    workspace: Annotated[
+        str | None,
+        typer.Option(envvar="PERDURE_WORKSPACE", help="Only of this tenant; all by default."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove stored messages that nothing refers to.
+
+    Pruned snapshots leave them behind, and messages that were replaced. Workers may go on
+    meanwhile. For MongoDB alone.
+    """
+    grace = _grace(grace_days)
+    swept = asyncio.run(_sweep(current_settings(), workspace, grace=grace, is_dry=not delete))
+    if as_json:
+        print_json({**asdict(swept), "grace_days": grace_days, "workspace_id": workspace})
+        return
+    verb = "would remove" if swept.is_dry else "removed"
+    print_text(
+        f"{verb} {swept.messages} messages ({size(swept.size_bytes)}) and {swept.positions} "
+        f"positions of logs; looked at {swept.looked_at} messages"
+    )
+    if swept.is_dry and (swept.messages or swept.positions):
+        note("Nothing was touched: the same command with --delete removes them.")
+
+
+def _grace(days: float) -> timedelta:
+    shortest, longest = (each / timedelta(days=1) for each in (SHORTEST_GRACE, LONGEST_GRACE))
+    if not shortest <= days <= longest:
+        message = (
+            f"--grace-days {days:g} is out of range; pass an hour (0.042) to {longest:.0f} days"
+        )
+        raise WrongUsageError(message)
+    return timedelta(days=days)
+
+
+async def _sweep(
+    settings: "Settings", workspace: str | None, *, grace: timedelta, is_dry: bool
+) -> "Sweep":
+    async with opened_mongodb(settings) as store:
+        bound = store if workspace is None else store.for_workspace(workspace)
+        await bound.verify()  # without its indexes, each page would read whole collections
+        return await bound.sweep(
+            grace=grace, is_dry=is_dry, all_workspaces=workspace is None, tell=_Teller()
+        )
+
+
+class _Teller:
+    """Notes how far a sweep has come, every now and then."""
+
+    def __init__(self) -> None:
+        self._next_at = monotonic() + BETWEEN_NOTES.total_seconds()
+
+    def __call__(self, swept: "Sweep") -> None:
+        """Hear of a page."""
+        if monotonic() < self._next_at:
+            return
+        self._next_at = monotonic() + BETWEEN_NOTES.total_seconds()
+        note(
+            f"looked at {swept.looked_at} of about {swept.stored} messages: {swept.messages} "
+            f"({size(swept.size_bytes)}) and {swept.positions} positions are needed no more"
+        )
+
+
+def size(size_bytes: int) -> str:
+    """Bytes in a unit that a person reads at a glance."""
+    if size_bytes < _THOUSAND:
+        return f"{size_bytes} B"
+    amount, unit = size_bytes / _THOUSAND, _UNITS[0]
+    for larger in _UNITS[1:]:
+        if amount >= _THOUSAND:
+            amount, unit = amount / _THOUSAND, larger
+    return f"{amount:.1f} {unit}"
