@@ -5,9 +5,9 @@ additions, each with a default, so that a record built with the seed's fields al
 Times are aware and UTC.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic_ai.messages import ModelMessage
 
@@ -40,6 +40,19 @@ EffectPolicy = Literal["read", "idempotent", "once"]
 
 UNRESOLVED: frozenset[ToolEffectStatus] = frozenset({"started", "unknown"})
 """Statuses that leave open whether the effect happened."""
+
+Record = TypeVar("Record")
+
+
+def as_record(kind: type[Record], given: object) -> Record:
+    """`given` when it is of that kind, else a record of that kind with the fields that it has.
+
+    So a store takes the records of the seed's own package, which have the seed's fields alone.
+    """
+    if isinstance(given, kind):
+        return given
+    names = [each.name for each in fields(kind) if hasattr(given, each.name)]  # type: ignore[arg-type]
+    return kind(**{name: getattr(given, name) for name in names})
 
 
 def _utc_now() -> datetime:

@@ -19,7 +19,13 @@ from stores.operations import (
     StartToolEffect,
 )
 from stores.preparing import PreparedCommit, prepare
-from stores.records import ContinuableSnapshot, RunRecord, StepEvent, ToolEffectRecord
+from stores.records import (
+    ContinuableSnapshot,
+    RunRecord,
+    StepEvent,
+    ToolEffectRecord,
+    as_record,
+)
 
 _ORDINALS = {"unknown": 0, "completed": 1, "failed": 1, "resolved": 2}
 """A record names no ordinal: one place for each thing that can be said of an effect once."""
@@ -38,6 +44,7 @@ class SingleWrites(ABC):
 
     async def register_run(self, record: RunRecord) -> None:
         """See `StepStore.register_run`."""
+        record = as_record(RunRecord, record)
         operation = RegisterRun(
             run_id=record.run_id,
             registration_id=record.registration_id,
@@ -56,35 +63,22 @@ class SingleWrites(ABC):
 
     async def append_event(self, event: StepEvent) -> None:
         """See `StepStore.append_event`."""
-        operation = AppendEvent(
-            run_id=event.run_id,
-            sequence=event.sequence or None,
-            key=event.idempotency_key,
-            event=event.kind,
-            step_index=event.step_index,
-            call_index=event.call_index,
-            tool_call_id=event.tool_call_id,
-            tool_name=event.tool_name,
-            error=event.error,
-            context=EventContext(
-                conversation_id=event.conversation_id,
-                parent_run_id=event.parent_run_id,
-                agent_name=event.agent_name,
-                metadata=event.metadata,
-            ),
-        )
+        event = as_record(StepEvent, event)
+        operation = event_operation(event)
         commit = Commit(operations=(operation,), now=event.timestamp, branch=event.branch)
         conflict = IdempotencyConflictError(operation.kind, event.run_id, str(operation.key))
         _raise_refusal(await self.commit(commit), 0, conflict)
 
     async def save_snapshot(self, snapshot: ContinuableSnapshot) -> None:
         """See `StepStore.save_snapshot`."""
+        snapshot = as_record(ContinuableSnapshot, snapshot)
         key = str(snapshot.idempotency_key)
         conflict = IdempotencyConflictError("save_snapshot", snapshot.run_id, key)
         _raise_refusal(await self._commit_history(snapshot), 0, conflict)
 
     async def record_tool_effect(self, record: ToolEffectRecord) -> None:
         """See `StepStore.record_tool_effect`. Arguments are not taken over."""
+        record = as_record(ToolEffectRecord, record)
         start = StartToolEffect(
             run_id=record.run_id,
             sequence=record.sequence or None,
@@ -103,6 +97,28 @@ class SingleWrites(ABC):
         key = operations[-1].key
         conflict = IdempotencyConflictError(operations[-1].kind, record.run_id, key)
         _raise_refusal(await self.commit(commit), len(operations) - 1, conflict)
+
+
+def event_operation(event: StepEvent) -> AppendEvent:
+    """The operation that appends an event as it is, with its lineage and its time."""
+    return AppendEvent(
+        run_id=event.run_id,
+        sequence=event.sequence or None,
+        key=event.idempotency_key,
+        event=event.kind,
+        step_index=event.step_index,
+        call_index=event.call_index,
+        tool_call_id=event.tool_call_id,
+        tool_name=event.tool_name,
+        error=event.error,
+        context=EventContext(
+            conversation_id=event.conversation_id,
+            parent_run_id=event.parent_run_id,
+            agent_name=event.agent_name,
+            metadata=event.metadata,
+        ),
+        at=event.timestamp,
+    )
 
 
 def _finish_of(record: ToolEffectRecord) -> tuple[FinishToolEffect, ...]:
