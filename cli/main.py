@@ -16,6 +16,7 @@ from cli.collection import gc_command
 from cli.demo import demo_command
 from cli.dev import dev_command
 from cli.failures import CommandError, ExitCode
+from cli.importing import import_harness_command
 from cli.inspection import show_command
 from cli.output import note
 from cli.processes import LocalServerError
@@ -123,6 +124,11 @@ _add("effects", effects_command, "perdure effects scripted-20260101-120000-3fa9c
 _add("unresolved", unresolved_command, "perdure unresolved --json")
 _add("messages", messages_command, "perdure messages scripted-20260101-120000-3fa9c1 --json")
 _add("gc", gc_command, "perdure gc --grace-days 90 --delete")
+_add(
+    "import-harness",
+    import_harness_command,
+    "perdure import-harness --uri mongodb://localhost:27017 --database agents --dry-run",
+)
 _add("replay", replay_command, "perdure replay scripted-20260101-120000-3fa9c1")
 
 
