@@ -36,6 +36,7 @@ from stores.opening import open_step_store
 from stores.protocols import StepStore
 from workflows import names
 from workflows.agents import register_agents
+from workflows.delegates import check_delegates
 from workflows.interceptor import JournalInterceptor
 from workflows.registry import WORKFLOWS
 
@@ -86,6 +87,7 @@ def build_worker(
     """
     _refuse_local(store)
     register_agents(agents)
+    check_delegates(agents)
     boundaries = BoundaryActivities(
         store, boundary_mode=settings.boundary_mode, search_attributes=search_attributes
     )
@@ -94,7 +96,7 @@ def build_worker(
         client,
         task_queue=settings.task_queue,
         workflows=[*WORKFLOWS, *workflows],
-        activities=[*boundaries.activities, history.load_history, *activities],
+        activities=[*boundaries.activities, history.load_history, history.load_usage, *activities],
         plugins=[AgentPlugin(agent) for agent in agents],
         interceptors=interceptors(),
         workflow_runner=workflow_runner(),

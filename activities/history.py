@@ -1,4 +1,6 @@
-"""Loading a stored history into a workflow."""
+"""Loading what is stored of a run into a workflow."""
+
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 from pydantic_ai.messages import ModelMessage
@@ -28,6 +30,21 @@ class LoadHistoryResult(BaseModel):
     conversation_id: str | None = None
     snapshot_sequence: int = 0
     state: str = "complete"
+
+
+class LoadUsageRequest(BaseModel):
+    """Whose usage to load. Frozen: recorded histories hold it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    run_id: str
+    workspace_id: str = DEFAULT_WORKSPACE
+
+
+class LoadUsageResult(BaseModel):
+    """What the run's record says that it used; `None` when there is no record or it does not."""
+
+    usage: dict[str, Any] | None = None
 
 
 class HistoryActivities:
@@ -66,3 +83,14 @@ class HistoryActivities:
             snapshot_sequence=snapshot.sequence,
             state=snapshot.state,
         )
+
+    @activity.defn(name="load_usage")
+    async def load_usage(self, request: LoadUsageRequest) -> LoadUsageResult:
+        """Load what a run used. Reads only; journaled by the workflow."""
+        try:
+            run = await self._store.for_workspace(request.workspace_id).get_run(
+                run_id=request.run_id
+            )
+        except StoreError as error:
+            raise as_application_error(error) from error
+        return LoadUsageResult(usage=run.usage if run else None)

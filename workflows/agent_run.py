@@ -27,7 +27,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.agents import find_agent
     from workflows.journal import Journal, journal_of_execution
     from workflows.payloads import describe
-    from workflows.submission import RunSubmission, current_submission
+    from workflows.submission import RunSubmission, current_submission, delegation_depth
 
 
 @workflow.defn(name=names.AGENT_RUN)
@@ -82,6 +82,7 @@ class AgentRunWorkflow:
                 metadata=request.metadata,
             )
         )
+        delegation_depth.set(request.delegation_depth)
         result = await agent.run(
             request.prompt,
             message_history=history,

@@ -20,7 +20,8 @@ class AgentRunInput(SubmittedInput):
 
     `prompt` may be absent exactly when `continue_from` or `fork_from` names a run, whose pending
     calls are then executed. `deps` is JSON that the agent's `deps_type` accepts. `usage_limits`
-    absent means none. `workspace_id` and `principal` are set by the trusted submitter.
+    absent means none. `workspace_id` and `principal` are set by the trusted submitter,
+    `delegation_depth` by a run that delegates.
     """
 
     agent: str
@@ -37,6 +38,7 @@ class AgentRunInput(SubmittedInput):
     continue_from: str | None = None
     fork_from: str | None = None
     include_interrupted: bool = False
+    delegation_depth: int = Field(default=0, ge=0)
 
     @field_validator(
         "conversation_id", "parent_run_id", "workspace_id", "continue_from", "fork_from"

@@ -21,3 +21,6 @@ current_submission: ContextVar[RunSubmission | None] = ContextVar(
 
 current_run_id: ContextVar[str | None] = ContextVar("perdure_current_run_id", default=None)
 """The run whose code this is: what a delegate that starts here names as its parent."""
+
+delegation_depth: ContextVar[int] = ContextVar("perdure_delegation_depth", default=0)
+"""How many delegations lie between this code's run and one that nobody delegated."""

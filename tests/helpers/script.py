@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic_ai import Agent, ModelRetry
+from pydantic_ai import Agent, ModelRetry, Tool
 from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
@@ -68,9 +68,11 @@ def follow(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
     )
 
 
-def make_agent(name: str | None = "script", **options: Any) -> Agent[None, str]:
-    """An agent of that name with every tool below; `options` go to `durable`."""
-    agent = Agent(FunctionModel(follow), name=name, capabilities=[*durable(**options)])
+def make_agent(
+    name: str | None = "script", *, tools: Sequence[Tool[Any]] = (), **options: Any
+) -> Agent[None, str]:
+    """An agent of that name with `tools` and every one below; `options` go to `durable`."""
+    agent = Agent(FunctionModel(follow), name=name, tools=tools, capabilities=[*durable(**options)])
 
     @agent.tool_plain(metadata={"effect": "read"})
     async def echo(text: str, delay: float = 0.0) -> str:

@@ -1,0 +1,298 @@
+"""Delegates on a real Temporal server: runs of their own, tied to the run that asked for them."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
+from temporalio.exceptions import ApplicationError, CancelledError
+
+from stores.protocols import StepStore
+from stores.records import RunRecord
+from tests.helpers.delegating import AGENTS, asking, waiting
+from tests.helpers.eventually import eventually
+from tests.helpers.evidence import stored_and_replayed
+from tests.helpers.script import Call, echo_steps, script
+from tests.helpers.workers import count_events, running_worker
+from workflows.agent_run import AgentRunWorkflow
+from workflows.agent_run_models import AgentRunInput, AgentRunOutput
+
+pytestmark = pytest.mark.integration
+
+WITHIN = 30
+
+
+async def start(
+    client: Client, task_queue: str, prompt: str, *, agent: str = "lead", **request: Any
+) -> WorkflowHandle[Any, AgentRunOutput]:
+    return await client.start_workflow(
+        AgentRunWorkflow.run,
+        AgentRunInput(agent=agent, prompt=prompt, **request),
+        id=f"lead-{uuid4().hex}",
+        task_queue=task_queue,
+    )
+
+
+async def result(handle: WorkflowHandle[Any, AgentRunOutput]) -> AgentRunOutput:
+    return await asyncio.wait_for(handle.result(), WITHIN)
+
+
+async def failure(handle: WorkflowHandle[Any, Any]) -> BaseException | None:
+    with pytest.raises(WorkflowFailureError) as caught:
+        await asyncio.wait_for(handle.result(), WITHIN)
+    return caught.value.cause
+
+
+async def delegates(store: StepStore, run_id: str) -> list[RunRecord]:
+    return await store.list_runs(parent_run_id=run_id)
+
+
+async def only_delegate(store: StepStore, run_id: str) -> RunRecord:
+    (record,) = await delegates(store, run_id)
+    return record
+
+
+async def agrees(client: Client, store: StepStore, *run_ids: str) -> None:
+    """Store and history of each run say the same, and the history replays."""
+    for run_id in run_ids:
+        history = await client.get_workflow_handle(run_id).fetch_history()
+        stored, path = await stored_and_replayed(store, history, AGENTS)
+        assert stored == path
+
+
+@pytest.mark.spec("SP-37", "SP-38")
+async def test_delegate_is_a_run_of_its_own_that_knows_its_parent(
+    temporal: Client, mongo: StepStore, task_queue: str
+) -> None:
+    async with running_worker(temporal, mongo, AGENTS, task_queue):
+        handle = await start(
+            temporal,
+            task_queue,
+            asking(echo_steps(2)),
+            conversation_id="dialogue",
+            workspace_id="acme",
+            principal="alice",
+        )
+        output = await result(handle)
+    store = mongo.for_workspace("acme")
+    parent = await store.get_run(run_id=handle.id)
+    child = await only_delegate(store, handle.id)
+    assert parent is not None
+    assert (child.agent_name, child.state) == ("script", "completed")
+    assert (child.workspace_id, child.principal) == ("acme", "alice")
+    assert child.conversation_id == child.run_id != parent.conversation_id
+    assert await mongo.get_run(run_id=child.run_id) is None  # of another workspace
+    snapshot = await store.latest_snapshot(run_id=handle.id)
+    assert snapshot is not None
+    (returned,) = snapshot.messages[2].parts
+    assert returned.part_kind == "tool-return"
+    assert returned.content == "done"
+    assert child.usage is not None
+    assert child.usage["requests"] == 3
+    assert output.usage.requests == 2 + 3
+    assert output.usage.tool_calls == 1 + 2
+    own = child.usage["input_tokens"]
+    assert output.usage.input_tokens > own > 0
+    (effect,) = await store.list_tool_effects(run_id=handle.id)
+    assert (effect.tool_name, effect.status, effect.effect) == ("ask_script", "completed", "once")
+    await agrees(temporal, store, handle.id, child.run_id)
+
+
+@pytest.mark.spec("SP-38")
+async def test_delegate_may_share_the_conversation(
+    temporal: Client, mongo: StepStore, task_queue: str
+) -> None:
+    async with running_worker(temporal, mongo, AGENTS, task_queue):
+        prompt = asking(echo_steps(0), tool="tell")
+        handle = await start(temporal, task_queue, prompt, conversation_id="dialogue")
+        await result(handle)
+    child = await only_delegate(mongo, handle.id)
+    assert child.conversation_id == "dialogue"
+
+
+async def test_delegates_of_one_step_run_side_by_side(
+    temporal: Client, mongo: StepStore, task_queue: str, tmp_path: Path
+) -> None:
+    """Each waits for a file that the other one makes."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    async with running_worker(temporal, mongo, AGENTS, task_queue):
+        handle = await start(temporal, task_queue, asking(waiting(one, two), waiting(two, one)))
+        output = await result(handle)
+    first, second = await delegates(mongo, handle.id)
+    assert first.run_id != second.run_id
+    assert output.usage.requests == 2 + 2 * 2
+    await agrees(temporal, mongo, handle.id, first.run_id, second.run_id)
+
+
+async def test_delegates_have_delegates(
+    temporal: Client, mongo: StepStore, task_queue: str
+) -> None:
+    async with running_worker(temporal, mongo, AGENTS, task_queue):
+        prompt = asking(asking(echo_steps(1)), tool="ask_lead")
+        handle = await start(temporal, task_queue, prompt, agent="head")
+        output = await result(handle)
+    lead = await only_delegate(mongo, handle.id)
+    leaf = await only_delegate(mongo, lead.run_id)
+    assert (lead.agent_name, leaf.agent_name) == ("lead", "script")
+    assert output.usage.requests == 2 + 2 + 2
+    assert lead.usage is not None
+    assert lead.usage["requests"] == 2 + 2
+
+
+async def test_delegate_that_fails_fails_the_run_that_asked(
+    temporal: Client, mongo: StepStore, task_queue: str
+) -> None:
+    async with running_worker(temporal, mongo, AGENTS, task_queue):
+        handle = await start(
+            temporal, task_queue, asking(script([[("fail", {"text": "no luck"})]]))
+        )
+        cause = await failure(handle)
+    child = await only_delegate(mongo, handle.id)
+    assert isinstance(cause, ApplicationError)
+    assert cause.type == "DelegateFailedError"
+    assert f"delegate 'script' (run {child.run_id!r}) failed" in cause.message
+    assert "no luck" in cause.message
+    assert child.state == "failed"
+    (effect,) = await mongo.list_tool_effects(run_id=handle.id)
+    assert effect.status == "failed"
+    parent = await mongo.get_run(run_id=handle.id)
+    assert parent is not None
+    assert (parent.state, parent.usage and parent.usage["requests"]) == ("failed", 1 + 1)
+    await agrees(temporal, mongo, handle.id, child.run_id)
+
+
+async def test_model_is_told_of_a_failed_delegate_where_it_is_declared_so(
+    temporal: Client, mongo: StepStore, task_queue: str
+) -> None:
+    async with running_worker(temporal, mongo, AGENTS, task_queue):
+        prompt = asking(script([[("fail", {"text": "no luck"})]]), tool="tell")
+        handle = await start(temporal, task_queue, prompt)
+        output = await result(handle)
+    assert output.output == "led"
+    assert output.usage.requests == 2 + 1
+    (effect,) = await mongo.list_tool_effects(run_id=handle.id)
+    assert effect.status == "failed"
+    snapshot = await mongo.latest_snapshot(run_id=handle.id)
+    assert snapshot is not None
+    (told,) = snapshot.messages[2].parts
+    assert "no luck" in str(getattr(told, "content", ""))
+
+
+async def test_limits_of_the_parent_hold_for_its_delegates_too(
+    temporal: Client, mongo: StepStore, task_queue: str
+) -> None:
+    async with running_worker(temporal, mongo, AGENTS, task_queue):
+        handle = await start(
+            temporal,
+            task_queue,
+            asking(echo_steps(9), tool="tell"),
+            usage_limits={"request_limit": 4},
+        )
+        cause = await failure(handle)
+    assert isinstance(cause, ApplicationError)
+    assert cause.type == "UsageLimitExceeded"
+    child = await only_delegate(mongo, handle.id)
+    assert child.usage is not None
+    assert child.usage["requests"] == 3
+    assert "request_limit of 3" in str(child.error)
+
+
+async def test_endless_delegation_is_refused(
+    temporal: Client, mongo: StepStore, task_queue: str
+) -> None:
+    prompt = asking(echo_steps(0), tool="ask_mirror")
+    for _ in range(8):
+        prompt = asking(prompt, tool="ask_mirror")
+    async with running_worker(temporal, mongo, AGENTS, task_queue):
+        handle = await start(temporal, task_queue, prompt, agent="mirror")
+        cause = await failure(handle)
+    assert "depth 9; 8 is the most" in str(cause)
+    assert len(await mongo.list_runs()) == 1 + 8
+
+
+async def test_cancel_ends_the_delegate_before_its_parent(
+    temporal: Client, mongo: StepStore, task_queue: str, tmp_path: Path
+) -> None:
+    marker = tmp_path / "marker"
+    async with running_worker(temporal, mongo, AGENTS, task_queue):
+        prompt = asking(waiting(tmp_path / "never", marker))
+        handle = await start(temporal, task_queue, prompt)
+        await eventually(marker.exists)
+        await handle.cancel()
+        assert isinstance(await failure(handle), CancelledError)
+        child = await only_delegate(mongo, handle.id)
+        described = await temporal.get_workflow_handle(child.run_id).describe()
+        parent = await handle.describe()
+    assert described.status is WorkflowExecutionStatus.CANCELED
+    assert described.close_time is not None
+    assert parent.close_time is not None
+    assert described.close_time < parent.close_time
+    for run_id in (handle.id, child.run_id):
+        record = await mongo.get_run(run_id=run_id)
+        assert record is not None
+        assert record.state == "cancelled"
+        (effect,) = await mongo.list_tool_effects(run_id=run_id)
+        assert effect.status == "unknown"
+    await agrees(temporal, mongo, handle.id, child.run_id)
+    events = count_events(await handle.fetch_history())
+    asked = "EVENT_TYPE_REQUEST_CANCEL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED"
+    assert events[asked] == 1
+
+
+async def test_parallel_delegate_is_cancelled_when_another_one_fails(
+    temporal: Client, mongo: StepStore, task_queue: str, tmp_path: Path
+) -> None:
+    marker = tmp_path / "marker"
+    failing: list[list[Call]] = [
+        [("wait_for", {"path": str(marker)})],
+        [("fail", {"text": "no luck"})],
+    ]
+    async with running_worker(temporal, mongo, AGENTS, task_queue):
+        prompt = asking(script(failing), waiting(tmp_path / "never", marker))
+        handle = await start(temporal, task_queue, prompt)
+        cause = await failure(handle)
+    assert "no luck" in str(cause)
+    states = sorted(each.state for each in await delegates(mongo, handle.id))
+    assert states == ["cancelled", "failed"]
+    effects = await mongo.list_tool_effects(run_id=handle.id)
+    assert [each.status for each in effects] == ["failed", "unknown"]
+    await agrees(temporal, mongo, handle.id)
+
+
+async def test_delegate_that_somebody_cancels_fails_its_parent(
+    temporal: Client, mongo: StepStore, task_queue: str, tmp_path: Path
+) -> None:
+    marker = tmp_path / "marker"
+    async with running_worker(temporal, mongo, AGENTS, task_queue):
+        prompt = asking(waiting(tmp_path / "never", marker))
+        handle = await start(temporal, task_queue, prompt)
+        await eventually(marker.exists)
+        child = await only_delegate(mongo, handle.id)
+        await temporal.get_workflow_handle(child.run_id).cancel()
+        cause = await failure(handle)
+    assert f"delegate 'script' (run {child.run_id!r}) was cancelled" in str(cause)
+    parent = await mongo.get_run(run_id=handle.id)
+    assert parent is not None
+    assert parent.state == "failed"
+    await agrees(temporal, mongo, handle.id, child.run_id)
+
+
+async def test_delegate_of_a_terminated_parent_is_cancelled(
+    temporal: Client, mongo: StepStore, task_queue: str, tmp_path: Path
+) -> None:
+    marker = tmp_path / "marker"
+    async with running_worker(temporal, mongo, AGENTS, task_queue):
+        prompt = asking(waiting(tmp_path / "never", marker))
+        handle = await start(temporal, task_queue, prompt)
+        await eventually(marker.exists)
+        child = await only_delegate(mongo, handle.id)
+        await handle.terminate()
+        cause = await failure(temporal.get_workflow_handle(child.run_id))
+    assert isinstance(cause, CancelledError)
+    record = await mongo.get_run(run_id=child.run_id)
+    assert record is not None
+    assert record.state == "cancelled"
+    (effect,) = await mongo.list_tool_effects(run_id=child.run_id)
+    assert effect.status == "unknown"
