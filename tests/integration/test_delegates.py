@@ -6,22 +6,41 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from pydantic_ai import Agent
+from pydantic_ai.models.function import FunctionModel
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError, CancelledError
 
 from stores.protocols import StepStore
 from stores.records import RunRecord
-from tests.helpers.delegating import AGENTS, asking, waiting
+from tests.helpers.delegating import AGENTS, ANYTHING, LEAD, asking, waiting
 from tests.helpers.eventually import eventually
 from tests.helpers.evidence import stored_and_replayed
-from tests.helpers.script import Call, echo_steps, script
+from tests.helpers.script import Call, echo_steps, follow, script
 from tests.helpers.workers import count_events, running_worker
 from workflows.agent_run import AgentRunWorkflow
 from workflows.agent_run_models import AgentRunInput, AgentRunOutput
+from workflows.agents import AgentSetupError
+from workflows.delegates import delegate
+from workflows.durable import durable
 
 pytestmark = pytest.mark.integration
 
 WITHIN = 30
+
+COUNTED = Agent(FunctionModel(follow), name="counted", deps_type=int, capabilities=[*durable()])
+COUNTING = Agent(
+    FunctionModel(follow),
+    name="counting",
+    capabilities=[*durable()],
+    tools=[
+        delegate(COUNTED, name=name, description=ANYTHING, on_failure="tell", deps=lambda _, v=v: v)
+        for name, v in (("right", 7), ("wrong", "seven"), ("odd", object()))
+    ],
+)
 
 
 async def start(
@@ -296,3 +315,159 @@ async def test_delegate_of_a_terminated_parent_is_cancelled(
     assert record.state == "cancelled"
     (effect,) = await mongo.list_tool_effects(run_id=child.run_id)
     assert effect.status == "unknown"
+
+
+async def test_worker_refuses_a_delegate_that_it_does_not_serve(
+    temporal: Client, mongo: StepStore, task_queue: str
+) -> None:
+    with pytest.raises(AgentSetupError, match="'lead' delegates to 'script', which this worker"):
+        async with running_worker(temporal, mongo, [LEAD], task_queue):
+            pass
+
+
+async def test_agent_that_is_unknown_after_all_fails_the_run_by_name(
+    temporal: Client, mongo: StepStore, task_queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another build of the worker may take the child; no model can mend that."""
+    async with running_worker(temporal, mongo, AGENTS, task_queue):
+        monkeypatch.setattr("workflows.agents._agents", {"lead": LEAD})
+        handle = await start(temporal, task_queue, asking(echo_steps(0), tool="tell"))
+        cause = await failure(handle)
+    assert isinstance(cause, ApplicationError)
+    assert cause.type == "DelegateFailedError"
+    assert "agent 'script' is not known to this worker" in cause.message
+
+
+async def test_deps_of_a_delegate_are_checked_before_it_runs(
+    temporal: Client, mongo: StepStore, task_queue: str
+) -> None:
+    agents = [*AGENTS, COUNTING, COUNTED]
+    async with running_worker(temporal, mongo, agents, task_queue):
+        right = await start(
+            temporal, task_queue, asking(echo_steps(0), tool="right"), agent="counting"
+        )
+        assert (await result(right)).output == "led"
+        wrong = await start(
+            temporal, task_queue, asking(echo_steps(0), tool="wrong"), agent="counting"
+        )
+        assert "deps do not fit deps_type int of agent 'counted'" in str(await failure(wrong))
+        odd = await start(temporal, task_queue, asking(echo_steps(0), tool="odd"), agent="counting")
+        assert "deps for delegate 'counted' cannot be encoded" in str(await failure(odd))
+    assert await delegates(mongo, odd.id) == []
+    for handle in (wrong, odd):
+        (effect,) = await mongo.list_tool_effects(run_id=handle.id)
+        assert effect.status == "failed"
+
+
+async def reset(
+    client: Client, handle: WorkflowHandle[Any, Any], event_id: int
+) -> WorkflowHandle[Any, AgentRunOutput]:
+    """Reset to the end of the last workflow task before that event; the new execution."""
+    events = (await handle.fetch_history()).events
+    completed = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
+    ends = [e.event_id for e in events if e.event_type == completed and e.event_id < event_id]
+    answer = await client.workflow_service.reset_workflow_execution(
+        ResetWorkflowExecutionRequest(
+            namespace=client.namespace,
+            workflow_execution=WorkflowExecution(
+                workflow_id=handle.id, run_id=handle.first_execution_run_id or ""
+            ),
+            workflow_task_finish_event_id=ends[-1],
+            request_id=uuid4().hex,
+        )
+    )
+    return client.get_workflow_handle_for(AgentRunWorkflow.run, handle.id, run_id=answer.run_id)
+
+
+async def first_event(handle: WorkflowHandle[Any, Any], name: str) -> int:
+    """Id of the first event of that type."""
+    kind = EventType.Value(f"EVENT_TYPE_{name}")
+    events = (await handle.fetch_history()).events
+    return next(each.event_id for each in events if each.event_type == kind)
+
+
+async def test_call_after_the_reset_point_starts_another_delegate(
+    temporal: Client, mongo: StepStore, task_queue: str
+) -> None:
+    async with running_worker(temporal, mongo, AGENTS, task_queue):
+        handle = await start(temporal, task_queue, asking(echo_steps(0), before=1))
+        await result(handle)
+        first = await only_delegate(mongo, handle.id)
+        initiated = await first_event(handle, "START_CHILD_WORKFLOW_EXECUTION_INITIATED")
+        again = await reset(temporal, handle, initiated - 1)
+        output = await result(again)
+    assert output.output == "led"
+    runs = await delegates(mongo, handle.id)
+    assert [each.state for each in runs] == ["completed", "completed"]
+    assert runs[0].run_id == first.run_id != runs[1].run_id
+    stored, path = await stored_and_replayed(mongo, await again.fetch_history(), AGENTS)
+    assert stored == path
+
+
+async def test_call_before_the_reset_point_keeps_its_delegate(
+    temporal: Client, mongo: StepStore, task_queue: str
+) -> None:
+    async with running_worker(temporal, mongo, AGENTS, task_queue):
+        handle = await start(temporal, task_queue, asking(echo_steps(0), after=2))
+        first = await result(handle)
+        ended = await first_event(handle, "CHILD_WORKFLOW_EXECUTION_COMPLETED")
+        scheduled = [
+            each.event_id
+            for each in (await handle.fetch_history()).events
+            if each.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED
+            and each.event_id > ended
+        ]
+        again = await reset(temporal, handle, scheduled[1])
+        output = await result(again)
+    assert output.usage == first.usage
+    await only_delegate(mongo, handle.id)
+    stored, path = await stored_and_replayed(mongo, await again.fetch_history(), AGENTS)
+    assert stored == path
+
+
+async def test_reset_to_before_the_end_of_a_delegate_hears_of_it_again(
+    temporal: Client, mongo: StepStore, task_queue: str
+) -> None:
+    async with running_worker(temporal, mongo, AGENTS, task_queue):
+        handle = await start(temporal, task_queue, asking(echo_steps(0), after=1))
+        await result(handle)
+        ended = await first_event(handle, "CHILD_WORKFLOW_EXECUTION_COMPLETED")
+        again = await reset(temporal, handle, ended)
+        output = await result(again)
+    assert output.output == "led"
+    await only_delegate(mongo, handle.id)
+    stored, path = await stored_and_replayed(mongo, await again.fetch_history(), AGENTS)
+    assert stored == path
+
+
+@pytest.mark.parametrize("is_kept", [True, False], ids=["after its start", "before its start"])
+async def test_reset_while_a_delegate_runs(
+    temporal: Client, mongo: StepStore, task_queue: str, tmp_path: Path, *, is_kept: bool
+) -> None:
+    """After its start it is kept; before that a second one starts, and nobody ends the first."""
+    marker, go = tmp_path / "marker", tmp_path / "go"
+    async with running_worker(temporal, mongo, AGENTS, task_queue):
+        handle = await start(temporal, task_queue, asking(waiting(go, marker)))
+        await eventually(marker.exists)
+        started = await first_event(handle, "CHILD_WORKFLOW_EXECUTION_STARTED")
+        knows_of_it = started + 3  # a workflow task was scheduled, started and completed
+
+        async def has_heard() -> bool:
+            return (await handle.fetch_history()).events[-1].event_id >= knows_of_it
+
+        await eventually(has_heard)
+        again = await reset(temporal, handle, knows_of_it + 1 if is_kept else started)
+        await eventually(lambda: has_delegates(mongo, handle.id, 1 if is_kept else 2))
+        go.touch()
+        output = await result(again)
+        await eventually(lambda: has_delegates(mongo, handle.id, 1 if is_kept else 2, "completed"))
+    assert output.output == "led"
+    stored, path = await stored_and_replayed(mongo, await again.fetch_history(), AGENTS)
+    assert stored == path
+
+
+async def has_delegates(
+    store: StepStore, run_id: str, count: int, state: str | None = None
+) -> bool:
+    states = [each.state for each in await delegates(store, run_id)]
+    return len([each for each in states if state in {None, each}]) == count
