@@ -34,6 +34,7 @@ from temporalio.workflow import (
 )
 
 from activities.history import LoadUsageRequest, LoadUsageResult
+from stores.operations import StartToolEffect
 from workflows import names, policies
 from workflows.agent_run_models import AgentRunInput, AgentRunOutput
 from workflows.agents import AgentSetupError, find_agent
@@ -182,13 +183,15 @@ class Delegation:
     async def _ask_child(self, ctx: RunContext[Any], prompt: str, depth: int) -> object:
         journal = journal_of_execution()
         submission = current_submission.get()
-        parent_run_id = current_run_id.get() or ""
-        run_id = _child_run_id(parent_run_id, ctx)
+        effect = _effect_of(ctx)
+        run_id = child_run_id(
+            effect.run_id, workflow.random_seed(), effect.step_index, effect.call_index
+        )
         request = AgentRunInput(
             agent=self.agent_name,
             prompt=prompt,
             conversation_id=ctx.conversation_id if self.conversation == "shared" else None,
-            parent_run_id=parent_run_id,
+            parent_run_id=effect.run_id,
             workspace_id=journal.workspace_id,
             principal=submission.principal if submission else None,
             deps=self._json_deps(ctx),
@@ -303,19 +306,29 @@ async def _start_child(
     )
 
 
-def _child_run_id(parent_run_id: str, ctx: RunContext[Any]) -> str:
-    """An id for this call and no other, the same on every attempt of a workflow task.
+def child_run_id(
+    parent_run_id: str, seed: int, step_index: int | None, call_index: int | None
+) -> str:
+    """The id of a call's delegate. Frozen: histories hold it.
 
-    The seed is another one after a reset, from the reset point on: calls before it find the child
-    that they had, calls after it start one of their own.
+    Args:
+        seed: of the workflow's random numbers; the same on every attempt of a workflow task, and
+            another one from a reset point on. So a call before it finds the child that it had, and
+            a call after it starts one of its own.
     """
+    place = json.dumps([parent_run_id, seed, step_index, call_index])
+    return "delegate-" + hashlib.sha256(place.encode()).hexdigest()[:32]
+
+
+def _effect_of(ctx: RunContext[Any]) -> StartToolEffect:
+    """The call that this is, as the ledger knows it."""
+    run_id = current_run_id.get()
     for effect in journal_of_execution().open_effects:
-        if (effect.run_id, effect.tool_call_id) == (parent_run_id, ctx.tool_call_id):
-            place = [parent_run_id, workflow.random_seed(), effect.step_index, effect.call_index]
-            return "delegate-" + hashlib.sha256(json.dumps(place).encode()).hexdigest()[:32]
+        if (effect.run_id, effect.tool_call_id) == (run_id, ctx.tool_call_id):
+            return effect
     message = (
         f"tool call {ctx.tool_call_id!r} ({ctx.tool_name}) is not in the ledger of run "
-        f"{parent_run_id or ctx.run_id!r}, so its delegate has no identity; make the agent with "
+        f"{run_id or ctx.run_id!r}, so its delegate has no identity; make the agent with "
         "capabilities=[*durable()]"
     )
     raise AgentSetupError(message)

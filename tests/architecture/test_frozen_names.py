@@ -21,6 +21,7 @@ from stores import operations
 from stores.memory import InMemoryStepStore
 from worker import workflow_runner
 from workflows import agent_run_models, names
+from workflows.delegates import child_run_id, delegate
 from workflows.registry import WORKFLOWS
 
 
@@ -41,7 +42,8 @@ def test_workflow_names() -> None:
 
 def test_activity_names() -> None:
     store = InMemoryStepStore()
-    registered = [*BoundaryActivities(store).activities, HistoryActivities(store).load_history]
+    loading = HistoryActivities(store)
+    registered = [*BoundaryActivities(store).activities, loading.load_history, loading.load_usage]
     assert [activity_name(each) for each in registered] == [
         "registration_identity",
         "register_run",
@@ -51,6 +53,7 @@ def test_activity_names() -> None:
         "finish_tool_effect",
         "commit_boundaries",
         "load_history",
+        "load_usage",
     ]
 
 
@@ -64,6 +67,12 @@ def test_other_names() -> None:
     assert names.TASK_QUEUE == "perdure"
     assert names.STEP_PERSISTENCE == "step_persistence"
     assert (scripted.name, assistant.name) == ("scripted", "assistant")
+
+
+def test_names_of_delegates() -> None:
+    """Tool calls in histories hold the tool's name, and starts of children the child's id."""
+    assert delegate("a b", description="").name == "ask_a_b"
+    assert child_run_id("parent", 7, 2, 1) == "delegate-c701b4a33c3071d4c9f5a1c3543d2201"
 
 
 HEADER = ["execution_id", "history_length", "number", "queued_at", "workspace_id"]
@@ -107,6 +116,8 @@ FIELDS: dict[type[BaseModel], tuple[list[str], list[str]]] = {
         ["conversation_id", "messages", "snapshot_sequence", "state"],
         ["messages"],
     ),
+    history.LoadUsageRequest: (["run_id", "workspace_id"], ["run_id"]),
+    history.LoadUsageResult: (["usage"], []),
     operations.RegisterRun: (
         [
             "agent_name",
@@ -198,6 +209,7 @@ FIELDS: dict[type[BaseModel], tuple[list[str], list[str]]] = {
             "agent",
             "continue_from",
             "conversation_id",
+            "delegation_depth",
             "deps",
             "fork_from",
             "include_interrupted",
