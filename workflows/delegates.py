@@ -7,7 +7,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import anyio
 from pydantic import TypeAdapter
@@ -47,6 +47,8 @@ would go on until the money is spent."""
 
 SETUP_ERRORS = frozenset({"UnknownAgentError", "InvalidDepsError", "InvalidInputError"})
 """Of a child. No model can mend them, so they fail the parent whatever `on_failure` says."""
+
+Ended = TypeVar("Ended")
 
 _USAGE = TypeAdapter(RunUsage)
 
@@ -269,10 +271,7 @@ class Delegation:
 
 
 async def _run_child(run_id: str, request: AgentRunInput) -> AgentRunOutput:
-    """Run the child; a cancellation is handed down once, and returns when the child has ended.
-
-    The core's cancel scopes cancel a task again and again while it waits; the SDK would pass on
-    each, without an end. So the scope is shielded from the first one on.
+    """Run the child; a cancellation is handed down, and told when the child has ended.
 
     Raises:
         asyncio.CancelledError: this task was cancelled; the child was, too, or had ended.
@@ -280,13 +279,29 @@ async def _run_child(run_id: str, request: AgentRunInput) -> AgentRunOutput:
     """
     starting = asyncio.create_task(_start_child(run_id, request))
     try:
-        return await asyncio.shield(await asyncio.shield(starting))
+        child = await asyncio.shield(starting)
     except asyncio.CancelledError:
         with anyio.CancelScope(shield=True):
-            (child,) = await asyncio.gather(starting, return_exceptions=True)
-            if not isinstance(child, BaseException):
-                child.cancel()
-                await asyncio.gather(child, return_exceptions=True)
+            (started,) = await asyncio.gather(starting, return_exceptions=True)
+            if not isinstance(started, BaseException):
+                started.cancel()
+                await asyncio.gather(started, return_exceptions=True)
+        raise
+    return await _awaited(child)
+
+
+async def _awaited(handle: asyncio.Future[Ended]) -> Ended:
+    """What the server's work gave; a cancellation is passed on once, and told when it has ended.
+
+    The core's cancel scopes cancel a task again and again while it waits, and the SDK would pass on
+    each, without an end. So the wait is shielded from the first one on.
+    """
+    try:
+        return await asyncio.shield(handle)
+    except asyncio.CancelledError:
+        with anyio.CancelScope(shield=True):
+            handle.cancel()
+            await asyncio.gather(handle, return_exceptions=True)
         raise
 
 
@@ -357,12 +372,14 @@ def _remaining(ctx: RunContext[Any]) -> UsageLimits | None:
 
 async def _recorded_usage(run_id: str, workspace_id: str) -> RunUsage:
     """What a run had used when it ended without a result; its record tells."""
-    loaded: LoadUsageResult = await workflow.execute_activity(
-        "load_usage",
-        LoadUsageRequest(run_id=run_id, workspace_id=workspace_id),
-        result_type=LoadUsageResult,
-        start_to_close_timeout=policies.READ_TIMEOUT,
-        retry_policy=policies.READ_RETRIES,
+    loaded: LoadUsageResult = await _awaited(
+        workflow.start_activity(
+            "load_usage",
+            LoadUsageRequest(run_id=run_id, workspace_id=workspace_id),
+            result_type=LoadUsageResult,
+            start_to_close_timeout=policies.READ_TIMEOUT,
+            retry_policy=policies.READ_RETRIES,
+        )
     )
     return _USAGE.validate_python(loaded.usage or {})
 

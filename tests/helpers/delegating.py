@@ -7,6 +7,7 @@ from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityConfig
 
 from tests.helpers.script import Call, make_agent, script
+from tests.helpers.user_agents import SCRIPT_IN_PRODUCTION
 from workflows.delegates import delegate
 
 ANYTHING = "Follows a script."
@@ -37,6 +38,12 @@ HEAD = make_agent("head", tools=[delegate(LEAD, description=ANYTHING)], activiti
 MIRROR = make_agent("mirror", tools=[delegate("mirror", description=ANYTHING)], activities=QUICK)
 
 AGENTS = [SCRIPT, LEAD, HEAD, MIRROR]
+
+IN_PRODUCTION = [
+    SCRIPT_IN_PRODUCTION,
+    make_agent("lead", tools=[delegate("script", description=ANYTHING)]),
+]
+"""With the timeouts and retries that agents have by default."""
 
 
 def asking(*prompts: str, tool: str = "ask_script", before: int = 0, after: int = 0) -> str:

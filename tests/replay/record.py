@@ -26,6 +26,7 @@ from settings import Settings
 from stores.faulty import Fault, FaultPlan
 from stores.opening import open_step_store
 from stores.protocols import StepStore
+from tests.helpers.delegating import asking
 from tests.helpers.eventually import eventually
 from tests.helpers.script import Call, echo_steps, script
 from tests.helpers.subprocess_worker import WorkerProcess
@@ -51,10 +52,12 @@ class Bench:
     settings: Settings
     worker: WorkerProcess
 
-    async def start(self, workflow_id: str, **request: Any) -> WorkflowHandle[Any, Any]:
+    async def start(
+        self, workflow_id: str, *, agent: str = "script", **request: Any
+    ) -> WorkflowHandle[Any, Any]:
         return await self.client.start_workflow(
             AgentRunWorkflow.run,
-            AgentRunInput(agent="script", **request),
+            AgentRunInput(agent=agent, **request),
             id=workflow_id,
             task_queue=self.settings.task_queue,
         )
@@ -62,6 +65,10 @@ class Bench:
     async def is_in_a_tool(self, run_id: str, step_index: int) -> bool:
         effects = await self.store.list_tool_effects(run_id=run_id)
         return any(each.step_index == step_index for each in effects)
+
+    async def has_delegate_in_a_tool(self, run_id: str) -> bool:
+        children = await self.store.list_runs(parent_run_id=run_id)
+        return any([await self.is_in_a_tool(child.run_id, 1) for child in children])
 
 
 Scenario = Callable[[Bench], Awaitable[WorkflowHandle[Any, Any]]]
@@ -128,6 +135,39 @@ async def fallback(bench: Bench) -> WorkflowHandle[Any, Any]:
     return handle
 
 
+async def delegating(bench: Bench) -> WorkflowHandle[Any, Any]:
+    """Two delegates side by side, and a step after them."""
+    prompt = asking(echo_steps(1), echo_steps(2), after=1)
+    handle = await bench.start("delegating", agent="lead", prompt=prompt, principal="alice")
+    await handle.result()
+    return handle
+
+
+async def delegated(bench: Bench) -> WorkflowHandle[Any, Any]:
+    """The run of a delegate."""
+    parent = await bench.start("delegated_by", agent="lead", prompt=asking(echo_steps(2)))
+    await parent.result()
+    (child,) = await bench.store.list_runs(parent_run_id=parent.id)
+    return bench.client.get_workflow_handle(child.run_id)
+
+
+async def delegating_failed(bench: Bench) -> WorkflowHandle[Any, Any]:
+    prompt = asking(script([[("fail", {"text": "no luck"})]]))
+    handle = await bench.start("delegating_failed", agent="lead", prompt=prompt)
+    await ended(handle)
+    return handle
+
+
+async def delegating_cancelled(bench: Bench) -> WorkflowHandle[Any, Any]:
+    """Cancelled while the delegate is in a tool."""
+    prompt = asking(echo_steps(1, delay=60))
+    handle = await bench.start("delegating_cancelled", agent="lead", prompt=prompt)
+    await eventually(lambda: bench.has_delegate_in_a_tool(handle.id))
+    await handle.cancel()
+    await ended(handle)
+    return handle
+
+
 async def ended(handle: WorkflowHandle[Any, Any]) -> None:
     try:
         await handle.result()
@@ -139,7 +179,10 @@ async def ended(handle: WorkflowHandle[Any, Any]) -> None:
 
 SCENARIOS: dict[str, Scenario] = {
     each.__name__: each
-    for each in (completed, parallel_tools, continued, failed, cancelled, recovered, fallback)
+    for each in (
+        *(completed, parallel_tools, continued, failed, cancelled, recovered, fallback),
+        *(delegating, delegated, delegating_failed, delegating_cancelled),
+    )
 }
 FAULTS = (
     Fault(name="late", action="delay", seconds=3, run_id="fallback", holds="tool_call_started"),
@@ -183,7 +226,7 @@ async def bench(directory: Path) -> AsyncGenerator[Bench]:
         settings = Settings(
             temporal_address=servers.addresses.temporal_address,
             mongodb_uri=servers.addresses.mongodb_uri,
-            agents="tests.helpers.user_agents:SCRIPT_IN_PRODUCTION",
+            agents="tests.helpers.delegating:IN_PRODUCTION",
         )
         store = open_step_store(
             "mongodb", db_url=settings.mongodb_uri, database=settings.mongodb_database

@@ -9,6 +9,7 @@ from temporalio.client import WorkflowHistory
 
 from activities.boundaries import CommitBoundariesRequest, CommitHeader
 from stores.operations import Operation
+from tests.helpers.delegating import IN_PRODUCTION
 from tests.helpers.script import make_agent
 from tests.replay.outline import outline_of
 from tests.replay.record import HISTORIES, SCENARIOS
@@ -17,7 +18,6 @@ from workflows.journal import Journal
 from workflows.registry import WORKFLOWS
 
 RECORDINGS = sorted(HISTORIES.glob("*/*.json"))
-AGENT = make_agent("script")
 
 
 def history_of(recording: Path) -> WorkflowHistory:
@@ -30,7 +30,7 @@ def named(scenario: str) -> WorkflowHistory:
 
 
 async def replay(history: WorkflowHistory) -> None:
-    await build_replayer([AGENT]).replay_workflow(history)
+    await build_replayer(IN_PRODUCTION).replay_workflow(history)
 
 
 @pytest.mark.parametrize("recording", RECORDINGS, ids=lambda path: path.stem)
@@ -72,8 +72,17 @@ async def test_renamed_boundary_diverges(monkeypatch: pytest.MonkeyPatch) -> Non
         await replay(named("completed"))
 
 
+async def test_delegate_with_another_id_diverges(monkeypatch: pytest.MonkeyPatch) -> None:
+    def another(*_: object) -> str:
+        return "another"
+
+    monkeypatch.setattr("workflows.delegates.child_run_id", another)
+    with pytest.raises(workflow.NondeterminismError):
+        await replay(named("delegating"))
+
+
 async def test_renamed_activity_diverges(monkeypatch: pytest.MonkeyPatch) -> None:
-    replayer = build_replayer([AGENT])
+    replayer = build_replayer(IN_PRODUCTION)
     monkeypatch.setattr("workflows.agents._agents", {"script": make_agent("renamed")})
     with pytest.raises(workflow.NondeterminismError):
         await replayer.replay_workflow(named("completed"))
