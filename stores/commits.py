@@ -93,12 +93,16 @@ class CommitHead:
 
 @dataclass(frozen=True, kw_only=True)
 class OperationOutcome:
-    """What became of the operation at `index` of a commit; `error` says why it was refused."""
+    """What became of the operation at `index` of a commit; `error` says why it was refused.
+
+    `continued_by` is the run that was faster, where a registration may not continue another run.
+    """
 
     index: int
     disposition: Disposition
     error_type: str | None = None
     error: str | None = None
+    continued_by: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

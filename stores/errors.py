@@ -58,6 +58,42 @@ class RunIdTakenError(StoreError, ValueError):
         )
 
 
+class AlreadyContinuedError(StoreError):
+    """Another run continues this one already: two would answer one history in two ways."""
+
+    def __init__(self, run_id: str, continued_by: str) -> None:
+        self.run_id = run_id
+        self.continued_by = continued_by
+        super().__init__(run_id, continued_by)
+
+    def __str__(self) -> str:
+        """What was tried, on which id, what was found, what to do."""
+        return (
+            f"run {self.run_id!r} is continued by run {self.continued_by!r} already, and one run "
+            f"is continued once. Continue {self.continued_by!r}, or fork {self.run_id!r}"
+        )
+
+
+class UnresolvedEffectsError(StoreError):
+    """A history would go on past tool calls of which nobody knows whether they happened."""
+
+    def __init__(self, run_id: str, sequence: int, effects: tuple[str, ...]) -> None:
+        self.run_id = run_id
+        self.sequence = sequence
+        self.effects = effects
+        """Each in words: tool, call id, step, status, since when."""
+        super().__init__(run_id, sequence, effects)
+
+    def __str__(self) -> str:
+        """What was tried, on which id, what was found, what to do."""
+        return (
+            f"going on from snapshot {self.sequence} of run {self.run_id!r} would cross "
+            f"{len(self.effects)} unresolved tool effects: {'; '.join(self.effects)}. Whether they "
+            "happened is not known, and they may happen again. Find out, then accept them with "
+            f"accept_unresolved; `perdure effects {self.run_id}` has their arguments"
+        )
+
+
 class IdempotencyConflictError(StoreError):
     """A key that was applied came again with other content; the first row is untouched."""
 
@@ -78,15 +114,17 @@ class IdempotencyConflictError(StoreError):
 class DamagedSnapshotError(StoreError):
     """A stored snapshot cannot be put together again from its messages."""
 
-    def __init__(self, run_id: str, sequence: int, problem: str) -> None:
+    def __init__(self, run_id: str, sequence: int, problem: str, remedy: str | None = None) -> None:
         self.run_id = run_id
         self.sequence = sequence
         self.problem = problem
-        super().__init__(run_id, sequence, problem)
+        self.remedy = remedy
+        super().__init__(run_id, sequence, problem, remedy)
 
     def __str__(self) -> str:
         """What was tried, on which id, what was found, what to do."""
-        return f"snapshot {self.sequence} of run {self.run_id!r} is damaged: {self.problem}"
+        remedy = f". {self.remedy}" if self.remedy else ""
+        return f"snapshot {self.sequence} of run {self.run_id!r} is damaged: {self.problem}{remedy}"
 
 
 class MessageTooLargeError(StoreError):

@@ -39,7 +39,14 @@ from stores.records import (
     ToolEffectRecord,
 )
 from stores.retention import check_bound, prunable
-from stores.rows import EventRow, SnapshotRow, event_record, snapshot_record, snapshot_summary
+from stores.rows import (
+    EventRow,
+    SnapshotRow,
+    event_record,
+    holds_continuation,
+    snapshot_record,
+    snapshot_summary,
+)
 from stores.single import SingleWrites, prepare_history
 
 _LOGGER = logging.getLogger(__name__)
@@ -200,6 +207,7 @@ class LocalStepStore(SingleWrites, ABC):
             rows.put_head(counted_stale(head))
             return prepared.result("stale")
         existing = rows.existing(prepared)
+        existing.continuations = _continuations(rows, prepared.continued_run_ids)
         plan = CommitPlanner(prepared, existing, workspace_id=self._workspace_id).plan()
         rows.write(prepared, plan, self._prunable(rows, plan, prepared, head))
         if position is not None:
@@ -255,10 +263,20 @@ class LocalStepStore(SingleWrites, ABC):
         )
 
     async def list_runs(
-        self, *, parent_run_id: str | None = None, conversation_id: str | None = None
+        self,
+        *,
+        parent_run_id: str | None = None,
+        conversation_id: str | None = None,
+        continued_from: str | None = None,
+        forked_from: str | None = None,
     ) -> list[RunRecord]:
         """See `StepStore.list_runs`."""
-        filters = given(parent_run_id=parent_run_id, conversation_id=conversation_id)
+        filters = given(
+            parent_run_id=parent_run_id,
+            conversation_id=conversation_id,
+            continued_from=continued_from,
+            forked_from=forked_from,
+        )
         return (await self._newest_runs(filters))[::-1]
 
     async def page_runs(
@@ -300,10 +318,16 @@ class LocalStepStore(SingleWrites, ABC):
 
         def read(rows: LocalRows) -> ContinuableSnapshot | None:
             row = rows.newest_snapshot(run_id, only_complete=not include_interrupted)
-            if row is None:
-                return None
-            log = rows.log(run_id, row.ranges)
-            return _with_messages(row, rows.find_run(run_id), log, rows.texts(run_id, log))
+            return row and _read_messages(rows, row)
+
+        return await self._read(run_id, read)
+
+    async def find_snapshot(self, *, run_id: str, sequence: int) -> ContinuableSnapshot | None:
+        """See `StepStore.find_snapshot`."""
+
+        def read(rows: LocalRows) -> ContinuableSnapshot | None:
+            found = [row for row in rows.snapshots(run_id) if row.sequence == sequence]
+            return _read_messages(rows, found[-1]) if found else None
 
         return await self._read(run_id, read)
 
@@ -368,6 +392,17 @@ def _verdict(head: CommitHead | None, prepared: PreparedCommit) -> Verdict:
     return verdict
 
 
+def _continuations(rows: LocalRows, sources: Collection[str]) -> dict[str, str]:
+    """See `Existing.continuations`."""
+    return {
+        source: run.run_id
+        for source in sources
+        # The newest first, so that the oldest one counts.
+        for run in rows.newest_runs({"continued_from": source}, after=None, limit=None)
+        if holds_continuation(run, has_snapshots=bool(rows.snapshots(run.run_id)))
+    }
+
+
 def _message_log(rows: LocalRows, run_id: str) -> MessageLog:
     """The newest history of a run, as far as it can be read, and the end of its log."""
     try:
@@ -381,6 +416,12 @@ def _message_log(rows: LocalRows, run_id: str) -> MessageLog:
         history=tuple((each, log[each]) for each in positions_in(ranges) if each in log),
         next_position=rows.log_end(run_id),
     )
+
+
+def _read_messages(rows: LocalRows, snapshot: SnapshotRow) -> ContinuableSnapshot:
+    run_id = snapshot.run_id
+    log = rows.log(run_id, snapshot.ranges)
+    return _with_messages(snapshot, rows.find_run(run_id), log, rows.texts(run_id, log))
 
 
 def _with_messages(

@@ -38,6 +38,7 @@ from stores.rows import (
     RunRow,
     SnapshotRow,
     event_record,
+    holds_continuation,
     snapshot_record,
     snapshot_summary,
     split_after,
@@ -158,6 +159,10 @@ class InMemoryStepStore(SingleWrites):
     def _apply(self, prepared: PreparedCommit, head: CommitHead | None) -> CommitPlan:
         existing = Existing()
         self._tables.add_existing(existing, prepared, workspace_id=self._workspace_id)
+        for source in prepared.continued_run_ids:
+            for run in self._matching_runs({"continued_from": source}):
+                if holds_continuation(run, has_snapshots=bool(self._snapshots(run.run_id))):
+                    existing.continuations.setdefault(source, run.run_id)
         plan = CommitPlanner(prepared, existing, workspace_id=self._workspace_id).plan()
         for run in (*plan.new_runs, *plan.changed_runs):
             self._tables.runs[run.record.run_id] = copy.deepcopy(run)
@@ -276,11 +281,21 @@ class InMemoryStepStore(SingleWrites):
         return sorted(matching, key=lambda run: (run.started_at, run.run_id))
 
     async def list_runs(
-        self, *, parent_run_id: str | None = None, conversation_id: str | None = None
+        self,
+        *,
+        parent_run_id: str | None = None,
+        conversation_id: str | None = None,
+        continued_from: str | None = None,
+        forked_from: str | None = None,
     ) -> list[RunRecord]:
         """See `StepStore.list_runs`."""
         return self._matching_runs(
-            given(parent_run_id=parent_run_id, conversation_id=conversation_id)
+            given(
+                parent_run_id=parent_run_id,
+                conversation_id=conversation_id,
+                continued_from=continued_from,
+                forked_from=forked_from,
+            )
         )
 
     async def page_runs(
@@ -347,6 +362,11 @@ class InMemoryStepStore(SingleWrites):
             if include_interrupted or snapshot.state == "complete"
         ]
         return self._with_messages(matching[-1]) if matching else None
+
+    async def find_snapshot(self, *, run_id: str, sequence: int) -> ContinuableSnapshot | None:
+        """See `StepStore.find_snapshot`."""
+        rows = [row for row in self._snapshots(run_id) if row.sequence == sequence]
+        return self._with_messages(rows[-1]) if rows else None
 
     async def list_snapshots(self, *, run_id: str) -> list[ContinuableSnapshot]:
         """See `StepStore.list_snapshots`."""

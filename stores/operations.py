@@ -39,6 +39,10 @@ class RegisterRun(RunOperation):
     principal: str | None = None
     started_at: datetime | None = None
     """Only for records made elsewhere; `None` takes the commit's time."""
+    continued_from: str | None = None
+    """Claims that run: a second registration that continues it is refused."""
+    forked_from: str | None = None
+    from_snapshot: int | None = None
 
     @property
     def key(self) -> str:

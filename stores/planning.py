@@ -9,7 +9,12 @@ from typing import assert_never
 
 from stores.commits import Disposition, OperationOutcome, spans_of
 from stores.effects import EffectRow, described, holds_start, move, new_effect, transition_of
-from stores.errors import IdempotencyConflictError, RunIdTakenError, StoreError
+from stores.errors import (
+    AlreadyContinuedError,
+    IdempotencyConflictError,
+    RunIdTakenError,
+    StoreError,
+)
 from stores.histories import MessageChanges, MessageWriter
 from stores.operations import (
     AppendEvent,
@@ -51,7 +56,8 @@ class Existing:
     `runs`: of every workspace, marked ones too. `events`, `snapshots`: live rows of the commit's
     branch. `effects`, `positions`: live rows of any branch, of an effect the newest.
     `superseded_*`: rows of the commit's branch that may be taken back, oldest first. `sequences`:
-    the highest of each run that has an operation without one and any row.
+    the highest of each run that has an operation without one and any row. `continuations`: by the
+    run that a registration continues, the live run of this workspace that continues it already.
     """
 
     runs: dict[str, RunRow] = field(default_factory=dict[str, RunRow])
@@ -65,11 +71,16 @@ class Existing:
     superseded_snapshots: list[SnapshotRow] = field(default_factory=list[SnapshotRow])
     superseded_effects: list[EffectRow] = field(default_factory=list[EffectRow])
     sequences: dict[str, int] = field(default_factory=dict[str, int])
+    continuations: dict[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(kw_only=True)
 class CommitPlan:
-    """What a store has to write: rows with a `row_id` replace the stored ones, others are new."""
+    """What a store has to write: rows with a `row_id` replace the stored ones, others are new.
+
+    `claimed`: the runs that are continued from this commit on. A store whose transactions run side
+    by side has to make two that claim one run meet.
+    """
 
     outcomes: list[OperationOutcome] = field(default_factory=list[OperationOutcome])
     new_runs: list[RunRow] = field(default_factory=list[RunRow])
@@ -78,6 +89,7 @@ class CommitPlan:
     snapshots: list[SnapshotRow] = field(default_factory=list[SnapshotRow])
     effects: list[EffectRow] = field(default_factory=list[EffectRow])
     messages: MessageChanges = field(default_factory=MessageChanges)
+    claimed: list[str] = field(default_factory=list[str])
 
 
 class CommitPlanner:
@@ -99,8 +111,8 @@ class CommitPlanner:
             branch=prepared.branch,
             number=prepared.number,
         )
-        self._refused_runs = {
-            run_id
+        self._refused_runs: dict[str, StoreError] = {
+            run_id: RunIdTakenError(run_id)
             for run_id, run in existing.runs.items()
             if run.record.workspace_id != workspace_id
         }
@@ -115,7 +127,7 @@ class CommitPlanner:
         }
         for index, operation in enumerate(operations):
             try:
-                self._refuse_taken(operation.run_id)
+                self._check_refusal(operation.run_id)
                 digest = self._prepared.digests[index]
                 disposition = registered.get(index) or self._decide(operation, digest)
             except StoreError as error:
@@ -125,9 +137,9 @@ class CommitPlanner:
         self._join_branches()
         return self._finished()
 
-    def _refuse_taken(self, run_id: str) -> None:
+    def _check_refusal(self, run_id: str) -> None:
         if run_id in self._refused_runs:
-            raise RunIdTakenError(run_id)
+            raise self._refused_runs[run_id]
 
     def _note(self, index: int, disposition: Disposition, error: StoreError | None = None) -> None:
         if disposition == "applied":
@@ -137,6 +149,7 @@ class CommitPlanner:
             disposition=disposition,
             error_type=type(error).__name__ if error else None,
             error=str(error) if error else None,
+            continued_by=error.continued_by if isinstance(error, AlreadyContinuedError) else None,
         )
         self._plan.outcomes.append(outcome)
 
@@ -155,16 +168,19 @@ class CommitPlanner:
 
     def _register(self, operation: RegisterRun) -> Disposition:
         run = self._existing.runs.get(operation.run_id)
+        if run is not None and (
+            operation.registration_id is None
+            or operation.registration_id != run.record.registration_id
+        ):
+            self._refused_runs.setdefault(operation.run_id, RunIdTakenError(operation.run_id))
+            return "refused"
+        if run is not None and run.mark is None:
+            return "suppressed"
+        if not self._claim(operation):
+            return "refused"
         if run is None:
             self._existing.runs[operation.run_id] = self._new_run(operation)
             return "applied"
-        if operation.registration_id is None or (
-            operation.registration_id != run.record.registration_id
-        ):
-            self._refused_runs.add(operation.run_id)
-            return "refused"
-        if run.mark is None:
-            return "suppressed"
         # What the lost task registered may have been another agent's run under this id.
         record = replace(
             self._new_run(operation).record,
@@ -180,6 +196,19 @@ class CommitPlanner:
         )
         return "superseding"
 
+    def _claim(self, operation: RegisterRun) -> bool:
+        """Take the run that this one continues, unless another one has."""
+        source = operation.continued_from
+        if source is None:
+            return True
+        winner = self._existing.continuations.setdefault(source, operation.run_id)
+        if winner != operation.run_id:
+            error = AlreadyContinuedError(source, winner)
+            self._refused_runs.setdefault(operation.run_id, error)
+            return False
+        self._plan.claimed.append(source)
+        return True
+
     def _new_run(self, operation: RegisterRun) -> RunRow:
         record = RunRecord(
             run_id=operation.run_id,
@@ -191,6 +220,9 @@ class CommitPlanner:
             registration_id=operation.registration_id,
             workspace_id=self._workspace_id,
             principal=operation.principal,
+            continued_from=operation.continued_from,
+            forked_from=operation.forked_from,
+            from_snapshot=operation.from_snapshot,
         )
         return RunRow(record=record, branch=self._prepared.branch, number=self._prepared.number)
 

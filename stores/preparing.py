@@ -41,6 +41,13 @@ class PreparedCommit:
         """The runs that it is about, in order of first appearance."""
         return list(dict.fromkeys(each.run_id for each in self.commit.operations))
 
+    @property
+    def continued_run_ids(self) -> list[str]:
+        """The runs that its registrations claim to continue."""
+        registrations = (each for each in self.commit.operations if isinstance(each, RegisterRun))
+        sources = (each.continued_from for each in registrations)
+        return list(dict.fromkeys(each for each in sources if each is not None))
+
     def result(self, verdict: Verdict, outcomes: Iterable[OperationOutcome] = ()) -> CommitResult:
         """The answer to this commit."""
         return CommitResult(
@@ -86,3 +93,8 @@ def _check_identifiers(operation: Operation) -> None:
         check_identifier("conversation_id", lineage.conversation_id)
     if lineage is not None and lineage.parent_run_id is not None:
         check_identifier("parent_run_id", lineage.parent_run_id)
+    if isinstance(operation, RegisterRun):
+        for name in ("continued_from", "forked_from"):
+            source = getattr(operation, name)
+            if source is not None:
+                check_identifier(name, source)

@@ -85,6 +85,7 @@ class StepStore(Protocol):
 
         Raises:
             RunIdTakenError: (a `ValueError`) another registration has the id. Not retryable.
+            AlreadyContinuedError: another run continues `record.continued_from`. Not retryable.
             InvalidIdentifierError: an id is malformed. Nothing is written.
         """
         ...
@@ -94,7 +95,12 @@ class StepStore(Protocol):
         ...
 
     async def list_runs(
-        self, *, parent_run_id: str | None = None, conversation_id: str | None = None
+        self,
+        *,
+        parent_run_id: str | None = None,
+        conversation_id: str | None = None,
+        continued_from: str | None = None,
+        forked_from: str | None = None,
     ) -> list[RunRecord]:
         """Runs that match all given filters, by `started_at`, then `run_id`, ascending."""
         ...
@@ -148,6 +154,14 @@ class StepStore(Protocol):
         self, *, run_id: str, include_interrupted: bool = False
     ) -> ContinuableSnapshot | None:
         """The newest `complete` snapshot, or the newest of any state; `None` when there is none.
+
+        Raises:
+            DamagedSnapshotError: it exists and cannot be put together. Not retryable.
+        """
+        ...
+
+    async def find_snapshot(self, *, run_id: str, sequence: int) -> ContinuableSnapshot | None:
+        """The snapshot at that place of the run's order, `None` when there is none.
 
         Raises:
             DamagedSnapshotError: it exists and cannot be put together. Not retryable.

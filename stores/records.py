@@ -88,6 +88,10 @@ class RunRecord:
     error: str | None = None
     usage: dict[str, Any] | None = None
     branches: tuple[RunBranch, ...] = ()
+    continued_from: str | None = None
+    forked_from: str | None = None
+    from_snapshot: int | None = None
+    """Sequence of the snapshot of that run which this one began with."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -186,6 +186,15 @@ def without_state(run: RunRow) -> RunRow:
     return replace(run, record=record, state_sequence=-1)
 
 
+def holds_continuation(run: RunRecord, *, has_snapshots: bool) -> bool:
+    """Whether the run that this one continues is taken.
+
+    One that failed or was cancelled before it saved anything leaves nothing to go on from, so it
+    stands in nobody's way.
+    """
+    return has_snapshots or run.state not in {"failed", "cancelled"}
+
+
 def joined(
     chain: tuple[RunBranch, ...], *, execution_id: str, branch: str, first_sequence: int
 ) -> tuple[RunBranch, ...]:

@@ -8,7 +8,12 @@ from datetime import UTC, datetime
 
 from stores.commits import Commit, CommitResult
 from stores.digests import history_digest
-from stores.errors import IdempotencyConflictError, RunIdTakenError, StoreError
+from stores.errors import (
+    AlreadyContinuedError,
+    IdempotencyConflictError,
+    RunIdTakenError,
+    StoreError,
+)
 from stores.histories import MessageLog, place
 from stores.operations import (
     AppendEvent,
@@ -54,12 +59,19 @@ class SingleWrites(ABC):
             metadata=record.metadata,
             principal=record.principal,
             started_at=record.started_at,
+            continued_from=record.continued_from,
+            forked_from=record.forked_from,
+            from_snapshot=record.from_snapshot,
         )
         commit = Commit(
             operations=(operation,), now=record.started_at, branch=record.registration_id or ""
         )
         conflict = IdempotencyConflictError(operation.kind, record.run_id, operation.key)
-        _raise_refusal(await self.commit(commit), 0, conflict)
+        result = await self.commit(commit)
+        for refusal in result.refused():
+            if refusal.continued_by is not None:
+                raise AlreadyContinuedError(str(record.continued_from), refusal.continued_by)
+        _raise_refusal(result, 0, conflict)
 
     async def append_event(self, event: StepEvent) -> None:
         """See `StepStore.append_event`."""

@@ -150,11 +150,20 @@ class FileRows:
 
     def existing(self, prepared: PreparedCommit) -> Existing:
         """See `LocalRows.existing`."""
+        self._lock_continued(prepared)
         existing = Existing()
         for run_id in prepared.run_ids:
             tables = self._run(run_id).everything()
             tables.add_existing(existing, prepared, workspace_id=self._workspace_id)
         return existing
+
+    def _lock_continued(self, prepared: PreparedCommit) -> None:
+        """Let two registrations that continue one run come one after the other."""
+        for run_id in prepared.continued_run_ids:
+            path = self._directory.path / run_id
+            is_new = run_id not in prepared.run_ids
+            if self._locks is not None and is_new and is_safe(run_id) and path.is_dir():
+                self._locks.enter_context(locked(path))
 
     def write(
         self, prepared: PreparedCommit, plan: CommitPlan, pruned: Collection[SnapshotRow]

@@ -21,7 +21,7 @@ from stores.operations import (
 )
 from stores.planning import Existing, RunKey
 from stores.preparing import PreparedCommit
-from stores.rows import RUN_STATES
+from stores.rows import RUN_STATES, holds_continuation
 
 OLDEST_FIRST = [("sequence", 1), ("_id", 1)]
 NEWEST_FIRST = [("sequence", -1), ("_id", -1)]
@@ -104,6 +104,23 @@ class ExistingReader:
         for document in await self._transaction.find("runs", query):
             run = run_row(document)
             existing.runs[run.record.run_id] = run
+        await self._load_continuations(existing)
+
+    async def _load_continuations(self, existing: Existing) -> None:
+        for source in self._prepared.continued_run_ids:
+            query = {
+                "workspace_id": self._transaction.workspace_id,
+                "continued_from": source,
+                "live": True,
+            }
+            sort = [("started_at", 1), ("_id", 1)]
+            for document in await self._transaction.find("runs", query, sort=sort):
+                run = run_row(document).record
+                saved = await self._transaction.find(
+                    "snapshots", {"run_id": run.run_id, "live": True}, limit=1
+                )
+                if holds_continuation(run, has_snapshots=bool(saved)):
+                    existing.continuations.setdefault(source, run.run_id)
 
     async def _load_effects(self, existing: Existing, wanted: set[RunKey]) -> None:
         if not wanted:

@@ -23,6 +23,8 @@ _NAMESPACE_EXISTS = 48
 _LIVE: Document = {"live": True}
 _SUPERSEDED: Document = {"mark": "superseded"}
 _UNRESOLVED: Document = {"unresolved": True}
+_CONTINUED: Document = {"live": True, "continued_from": {"$exists": True}}
+_FORKED: Document = {"live": True, "forked_from": {"$exists": True}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +51,9 @@ class Index:
         return IndexModel(options.pop("key"), name=self.name, **options)
 
 
-def _of_runs(name: str, *filters: str) -> Index:
+def _of_runs(name: str, *filters: str, only: Document = _LIVE) -> Index:
     fields = ("workspace_id", *filters, "started_at", "_id")
-    return Index(name=name, collection="runs", fields=fields)
+    return Index(name=name, collection="runs", fields=fields, only=dict(only))
 
 
 def _of_keyed(collection: str) -> tuple[Index, ...]:
@@ -86,6 +88,8 @@ INDEXES: tuple[Index, ...] = (
     _of_runs("runs_conversation_parent_v1", "conversation_id", "parent_run_id"),
     _of_runs("runs_agent_v1", "agent_name"),
     _of_runs("runs_state_v1", "state"),
+    _of_runs("runs_continued_v1", "continued_from", only=_CONTINUED),
+    _of_runs("runs_forked_v1", "forked_from", only=_FORKED),
     Index(
         name="runs_execution_v1",
         collection="runs",

@@ -224,10 +224,20 @@ class MongoStepStore(SingleWrites):
         return run_row(found[0]).record if found else None
 
     async def list_runs(
-        self, *, parent_run_id: str | None = None, conversation_id: str | None = None
+        self,
+        *,
+        parent_run_id: str | None = None,
+        conversation_id: str | None = None,
+        continued_from: str | None = None,
+        forked_from: str | None = None,
     ) -> list[RunRecord]:
         """See `StepStore.list_runs`."""
-        filters = given(parent_run_id=parent_run_id, conversation_id=conversation_id)
+        filters = given(
+            parent_run_id=parent_run_id,
+            conversation_id=conversation_id,
+            continued_from=continued_from,
+            forked_from=forked_from,
+        )
         query = {"workspace_id": self._workspace_id, "live": True, **filters}
         found = await self._find("runs", query, sort=[("started_at", 1), ("_id", 1)])
         return [run_row(each).record for each in found]
@@ -275,18 +285,21 @@ class MongoStepStore(SingleWrites):
         self, *, run_id: str, include_interrupted: bool = False
     ) -> ContinuableSnapshot | None:
         """See `StepStore.latest_snapshot`. Three queries, two of them at once."""
-        try:
-            return await self._latest_snapshot(run_id, include_interrupted=include_interrupted)
-        except DamagedSnapshotError:
-            # A message may have been replaced by its stamped version between the queries.
-            return await self._latest_snapshot(run_id, include_interrupted=include_interrupted)
-
-    async def _latest_snapshot(
-        self, run_id: str, *, include_interrupted: bool
-    ) -> ContinuableSnapshot | None:
         query = self._live_of(run_id)
         if not include_interrupted:
             query["state"] = "complete"
+        return await self._newest_snapshot(run_id, query)
+
+    async def _newest_snapshot(self, run_id: str, query: Document) -> ContinuableSnapshot | None:
+        try:
+            return await self._read_newest_snapshot(run_id, query)
+        except DamagedSnapshotError:
+            # A message may have been replaced by its stamped version between the queries.
+            return await self._read_newest_snapshot(run_id, query)
+
+    async def _read_newest_snapshot(
+        self, run_id: str, query: Document
+    ) -> ContinuableSnapshot | None:
         run, found = await asyncio.gather(
             self.get_run(run_id=run_id),
             self._find("snapshots", query, sort=NEWEST_FIRST, limit=1),
@@ -296,6 +309,11 @@ class MongoStepStore(SingleWrites):
         row = snapshot_row(found[0])
         positions, texts = await self._read_log(run_id, row.ranges)
         return snapshot_record(row, run, history_of(row, positions, texts))
+
+    async def find_snapshot(self, *, run_id: str, sequence: int) -> ContinuableSnapshot | None:
+        """See `StepStore.find_snapshot`. Three queries, two of them at once."""
+        query = {**self._live_of(run_id), "sequence": sequence}
+        return await self._newest_snapshot(run_id, query)
 
     async def list_snapshots(self, *, run_id: str) -> list[ContinuableSnapshot]:
         """See `StepStore.list_snapshots`. Three queries; each message is read once."""

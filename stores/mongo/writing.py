@@ -39,6 +39,7 @@ class PlanWriter:
         """
         await self._insert("runs", [run_document(each) for each in plan.new_runs])
         await self._replace("runs", [run_document(each) for each in plan.changed_runs])
+        await self._touch(plan.claimed)
         await self._put("events", plan.events, row_document)
         await self._put("snapshots", plan.snapshots, row_document)
         effects = await self._put("tool_effects", plan.effects, effect_document)
@@ -52,6 +53,13 @@ class PlanWriter:
             replace(row, row_id=document["_id"], revision=document["revision"])
             for row, document in zip(plan.messages.positions, positions, strict=True)
         ]
+
+    async def _touch(self, claimed: Sequence[str]) -> None:
+        """Make two transactions that continue one run conflict: neither sees the other's run."""
+        for run_id in claimed:
+            await self._database["runs"].update_one(
+                {"_id": run_id}, {"$inc": {"claim_count": 1}}, session=self._session
+            )
 
     async def _put(
         self, collection: str, rows: Sequence[AnyRow], to_document: Callable[[AnyRow], Document]

@@ -1,6 +1,11 @@
 """What every `StepStore` must do."""
 
 from tests.stores.commit_conformance import CommitConformance
+from tests.stores.continuation_conformance import (
+    ClaimConformance,
+    ContinuingConformance,
+    UnresolvedConformance,
+)
 from tests.stores.lost_task_conformance import ResetConformance, SupersedeConformance
 from tests.stores.row_conformance import EffectConformance, EventConformance, SnapshotConformance
 from tests.stores.run_conformance import LifeConformance, RunConformance, WorkspaceConformance
@@ -12,6 +17,9 @@ class StepStoreConformance(
     EventConformance,
     SnapshotConformance,
     EffectConformance,
+    ContinuingConformance,
+    UnresolvedConformance,
+    ClaimConformance,
     CommitConformance,
     SupersedeConformance,
     ResetConformance,

@@ -6,6 +6,11 @@ from stores.errors import StoreConfigurationError
 from stores.protocols import StepStore
 from tests.stores.asking import everything, started
 from tests.stores.commit_conformance import CommitConformance
+from tests.stores.continuation_conformance import (
+    ClaimConformance,
+    ContinuingConformance,
+    UnresolvedConformance,
+)
 from tests.stores.row_conformance import EffectConformance, EventConformance, SnapshotConformance
 from tests.stores.run_conformance import LifeConformance, RunConformance, WorkspaceConformance
 from tests.stores.writer import Execution, at
@@ -17,6 +22,9 @@ class LocalStepStoreConformance(
     EventConformance,
     SnapshotConformance,
     EffectConformance,
+    ContinuingConformance,
+    UnresolvedConformance,
+    ClaimConformance,
     CommitConformance,
     LifeConformance,
 ):
