@@ -8,19 +8,23 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.errors import as_application_error
+from stores.continuing import find_starting_point
 from stores.errors import StoreError
 from stores.identifiers import DEFAULT_WORKSPACE
 from stores.protocols import StepStore
 
 
 class LoadHistoryRequest(BaseModel):
-    """Whose newest snapshot to load. Frozen: recorded histories hold it."""
+    """Whose snapshot to load, the newest or a named one. Frozen: recorded histories hold it."""
 
     model_config = ConfigDict(frozen=True)
 
     run_id: str
     include_interrupted: bool = False
     workspace_id: str = DEFAULT_WORKSPACE
+    at_snapshot: int | None = None
+    at_step: int | None = None
+    accept_unresolved: bool = False
 
 
 class LoadHistoryResult(BaseModel):
@@ -55,28 +59,29 @@ class HistoryActivities:
 
     @activity.defn(name="load_history")
     async def load_history(self, request: LoadHistoryRequest) -> LoadHistoryResult:
-        """Load the newest matching snapshot of a run. Reads only; journaled by the workflow.
+        """Load the history that a run goes on from. Reads only; journaled by the workflow.
 
         Raises:
             ApplicationError: type `LookupError` when the run has no such snapshot in this
-            workspace.
-                Not retryable.
+                workspace, `UnresolvedEffectsError` when going on would cross tool effects of
+                unknown outcome that were not accepted. Not retryable.
         """
         store = self._store.for_workspace(request.workspace_id)
         try:
-            snapshot = await store.latest_snapshot(
-                run_id=request.run_id, include_interrupted=request.include_interrupted
+            point = await find_starting_point(
+                store,
+                run_id=request.run_id,
+                include_interrupted=request.include_interrupted,
+                at_snapshot=request.at_snapshot,
+                at_step=request.at_step,
             )
+            if not request.accept_unresolved:
+                point.check_unresolved()
         except StoreError as error:
             raise as_application_error(error) from error
-        if snapshot is None:
-            kind = "snapshot" if request.include_interrupted else "complete snapshot"
-            message = (
-                f"run {request.run_id!r} cannot be continued or forked: this workspace has no "
-                f"{kind} of it. See its snapshots with `perdure snapshots`, or allow interrupted "
-                "ones with include_interrupted"
-            )
-            raise ApplicationError(message, type="LookupError", non_retryable=True)
+        except LookupError as error:
+            raise ApplicationError(str(error), type="LookupError", non_retryable=True) from error
+        snapshot = point.snapshot
         return LoadHistoryResult(
             messages=snapshot.messages,
             conversation_id=snapshot.conversation_id,

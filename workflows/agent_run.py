@@ -1,6 +1,7 @@
 """The workflow `agent_run`: one run of one agent."""
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any, cast
 
 from temporalio import workflow
@@ -27,7 +28,13 @@ with workflow.unsafe.imports_passed_through():
     from workflows.agents import find_agent
     from workflows.journal import Journal, journal_of_execution
     from workflows.payloads import describe
-    from workflows.submission import RunSubmission, current_submission, delegation_depth
+    from workflows.pending import check_prompt
+    from workflows.submission import (
+        RunOrigin,
+        RunSubmission,
+        current_submission,
+        delegation_depth,
+    )
 
 
 @workflow.defn(name=names.AGENT_RUN)
@@ -72,7 +79,8 @@ class AgentRunWorkflow:
         run_id = _checked_run_id(workflow.info().workflow_id)
         agent = find_agent(request.agent)
         deps = _validated_deps(agent, request.deps)
-        history, conversation_id = await _load_history(request, run_id)
+        beginning = await _load_history(request, run_id)
+        conversation_id = beginning.conversation_id
         await self._open(journal, run_id, request, conversation_id)
         current_submission.set(
             RunSubmission(
@@ -80,12 +88,13 @@ class AgentRunWorkflow:
                 parent_run_id=request.parent_run_id,
                 principal=request.principal,
                 metadata=request.metadata,
+                origin=beginning.origin,
             )
         )
         delegation_depth.set(request.delegation_depth)
         result = await agent.run(
             request.prompt,
-            message_history=history,
+            message_history=beginning.history,
             run_id=run_id,
             conversation_id=conversation_id,
             deps=deps,
@@ -190,16 +199,22 @@ def _validated_deps(agent: Agent[Any, Any], deps: object) -> object:
         raise ApplicationError(message, type="InvalidDepsError", non_retryable=True) from error
 
 
-async def _load_history(
-    request: AgentRunInput, run_id: str
-) -> tuple[list[ModelMessage] | None, str]:
-    """History and conversation id to start with.
+@dataclass(frozen=True, kw_only=True)
+class _Beginning:
+    history: list[ModelMessage] | None
+    conversation_id: str
+    origin: RunOrigin
+
+
+async def _load_history(request: AgentRunInput, run_id: str) -> _Beginning:
+    """What the run begins with.
 
     A continuation stays in its conversation; any other run that names none opens one of its own id.
     """
     source = request.continue_from or request.fork_from
     if source is None:
-        return None, request.conversation_id or run_id
+        conversation_id = request.conversation_id or run_id
+        return _Beginning(history=None, conversation_id=conversation_id, origin=RunOrigin())
     try:
         loaded = await workflow.execute_activity(
             "load_history",
@@ -207,6 +222,9 @@ async def _load_history(
                 run_id=source,
                 include_interrupted=request.include_interrupted,
                 workspace_id=request.workspace_id,
+                at_snapshot=request.at_snapshot,
+                at_step=request.at_step,
+                accept_unresolved=request.accept_unresolved,
             ),
             result_type=LoadHistoryResult,
             start_to_close_timeout=policies.READ_TIMEOUT,
@@ -214,5 +232,15 @@ async def _load_history(
         )
     except ActivityError as error:
         raise error.cause if isinstance(error.cause, ApplicationError) else error from error
+    if request.prompt is not None:
+        check_prompt(loaded.messages)
     inherited = loaded.conversation_id if request.continue_from else None
-    return loaded.messages, request.conversation_id or inherited or run_id
+    return _Beginning(
+        history=loaded.messages,
+        conversation_id=request.conversation_id or inherited or run_id,
+        origin=RunOrigin(
+            continued_from=request.continue_from,
+            forked_from=request.fork_from,
+            from_snapshot=loaded.snapshot_sequence,
+        ),
+    )

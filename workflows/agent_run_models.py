@@ -22,6 +22,10 @@ class AgentRunInput(SubmittedInput):
     calls are then executed. `deps` is JSON that the agent's `deps_type` accepts. `usage_limits`
     absent means none. `workspace_id` and `principal` are set by the trusted submitter,
     `delegation_depth` by a run that delegates.
+
+    A fork begins at the newest snapshot, or at the one of sequence `at_snapshot`, or at the newest
+    of step `at_step`. Tool effects whose outcome nobody knows are crossed only with
+    `accept_unresolved`.
     """
 
     agent: str
@@ -39,6 +43,9 @@ class AgentRunInput(SubmittedInput):
     fork_from: str | None = None
     include_interrupted: bool = False
     delegation_depth: int = Field(default=0, ge=0)
+    at_snapshot: int | None = None
+    at_step: int | None = None
+    accept_unresolved: bool = False
 
     @field_validator(
         "conversation_id", "parent_run_id", "workspace_id", "continue_from", "fork_from"
@@ -51,6 +58,12 @@ class AgentRunInput(SubmittedInput):
     def _check_start(self) -> "AgentRunInput":
         if self.continue_from and self.fork_from:
             message = "continue_from and fork_from exclude each other; name one run"
+            raise ValueError(message)
+        if not self.fork_from and not (self.at_snapshot is None and self.at_step is None):
+            message = "at_snapshot and at_step need fork_from; what is continued goes on at its end"
+            raise ValueError(message)
+        if self.at_snapshot is not None and self.at_step is not None:
+            message = "at_snapshot and at_step exclude each other; name one place"
             raise ValueError(message)
         if self.prompt is None and not (self.continue_from or self.fork_from):
             message = "prompt is missing; only a run with continue_from or fork_from may go without"

@@ -35,8 +35,9 @@ from stores.records import EffectPolicy
 from workflows.direct import DirectWriter
 from workflows.journal import BoundaryWriter, journal_of_execution
 from workflows.names import STEP_PERSISTENCE
+from workflows.pending import MissingToolsError, check_pending_calls
 from workflows.recorder import CANCELLED, Failure, RunRecorder, ToolCallPlace
-from workflows.submission import current_run_id, current_submission
+from workflows.submission import RunOrigin, current_run_id, current_submission
 from workflows.transcript import is_settled
 
 
@@ -66,6 +67,7 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
     id: str | None = field(default=STEP_PERSISTENCE, kw_only=True)
     _memory: StepStore | None = field(default=None, init=False, repr=False, compare=False)
     _principal: str | None = field(default=None, init=False, repr=False, compare=False)
+    _origin: RunOrigin = field(default_factory=RunOrigin, init=False, repr=False, compare=False)
     _recorder: RunRecorder | None = field(default=None, init=False, repr=False, compare=False)
     _history: list[ModelMessage] | None = field(default=None, init=False, repr=False, compare=False)
     """The core's own list, which it mutates: at a failure it is the history as it was then."""
@@ -146,6 +148,7 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
             run.metadata = {**self.metadata, **submission.metadata}
             run.parent_run_id = self.parent_run_id or submission.parent_run_id
             run._principal = submission.principal  # noqa: SLF001 - of this class
+            run._origin = submission.origin  # noqa: SLF001 - of this class
         else:
             run.run_id = self.run_id or self._derived_run_id(ctx)
             run.parent_run_id = self.parent_run_id or enclosing
@@ -224,6 +227,7 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
             agent_name=self.agent_name,
             metadata=self.metadata,
             principal=self._principal,
+            origin=self._origin,
         )
 
     async def after_run(
@@ -291,6 +295,22 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
         raise error
 
     # --- tools ---
+
+    async def before_node_run(
+        self, ctx: RunContext[AgentDepsT], *, node: "AgentNode[AgentDepsT]"
+    ) -> "AgentNode[AgentDepsT]":
+        """Refuse to execute calls of an earlier run whose tools the agent does not have.
+
+        Raises:
+            MissingToolsError: there are such calls; no model has been asked yet.
+        """
+        if isinstance(node, CallToolsNode) and ctx.run_step == 0:
+            try:
+                check_pending_calls(node.model_response.tool_calls, ctx.tools)
+            except MissingToolsError:
+                self._history = None  # nothing has happened: nothing new to go on from
+                raise
+        return node
 
     async def wrap_tool_execute(
         self,

@@ -17,6 +17,7 @@ from stores.operations import (
 )
 from stores.records import EffectPolicy, EventKind, SnapshotState
 from workflows.journal import BoundaryWriter
+from workflows.submission import RunOrigin
 from workflows.transcript import Transcript, is_settled
 
 
@@ -79,9 +80,11 @@ class RunRecorder:
         agent_name: str | None,
         metadata: dict[str, str],
         principal: str | None,
+        origin: RunOrigin | None = None,
     ) -> None:
         """Claim the run id and record the start of the run."""
         identity = await self.writer.identify(self.run_id)
+        origin = origin or RunOrigin()
         operation = RegisterRun(
             run_id=self.run_id,
             sequence=self.writer.next_sequence(self.run_id),
@@ -91,6 +94,9 @@ class RunRecorder:
             agent_name=agent_name,
             metadata=metadata,
             principal=principal,
+            continued_from=origin.continued_from,
+            forked_from=origin.forked_from,
+            from_snapshot=origin.from_snapshot,
         )
         await self.writer.record(operation)
         await self.event("run_started")

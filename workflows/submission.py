@@ -5,6 +5,15 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunOrigin:
+    """The run whose history a run began with, and the sequence of the snapshot that held it."""
+
+    continued_from: str | None = None
+    forked_from: str | None = None
+    from_snapshot: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunSubmission:
     """Identity and lineage that a submitter gave; it wins over what the capability would derive."""
 
@@ -12,6 +21,7 @@ class RunSubmission:
     parent_run_id: str | None = None
     principal: str | None = None
     metadata: dict[str, str] = field(default_factory=dict[str, str])
+    origin: RunOrigin = field(default_factory=RunOrigin)
 
 
 current_submission: ContextVar[RunSubmission | None] = ContextVar(

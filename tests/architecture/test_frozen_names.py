@@ -111,7 +111,17 @@ FIELDS: dict[type[BaseModel], tuple[list[str], list[str]]] = {
         ["disposition", "error", "error_type", "index"],
         ["disposition", "index"],
     ),
-    history.LoadHistoryRequest: (["include_interrupted", "run_id", "workspace_id"], ["run_id"]),
+    history.LoadHistoryRequest: (
+        [
+            "accept_unresolved",
+            "at_snapshot",
+            "at_step",
+            "include_interrupted",
+            "run_id",
+            "workspace_id",
+        ],
+        ["run_id"],
+    ),
     history.LoadHistoryResult: (
         ["conversation_id", "messages", "snapshot_sequence", "state"],
         ["messages"],
@@ -121,7 +131,10 @@ FIELDS: dict[type[BaseModel], tuple[list[str], list[str]]] = {
     operations.RegisterRun: (
         [
             "agent_name",
+            "continued_from",
             "conversation_id",
+            "forked_from",
+            "from_snapshot",
             "kind",
             "metadata",
             "parent_run_id",
@@ -206,7 +219,10 @@ FIELDS: dict[type[BaseModel], tuple[list[str], list[str]]] = {
     operations.PositionedMessage: (["message", "position"], ["message", "position"]),
     agent_run_models.AgentRunInput: (
         [
+            "accept_unresolved",
             "agent",
+            "at_snapshot",
+            "at_step",
             "continue_from",
             "conversation_id",
             "delegation_depth",

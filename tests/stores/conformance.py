@@ -4,6 +4,7 @@ from tests.stores.commit_conformance import CommitConformance
 from tests.stores.continuation_conformance import (
     ClaimConformance,
     ContinuingConformance,
+    LostClaimConformance,
     UnresolvedConformance,
 )
 from tests.stores.lost_task_conformance import ResetConformance, SupersedeConformance
@@ -18,6 +19,7 @@ class StepStoreConformance(
     SnapshotConformance,
     EffectConformance,
     ContinuingConformance,
+    LostClaimConformance,
     UnresolvedConformance,
     ClaimConformance,
     CommitConformance,

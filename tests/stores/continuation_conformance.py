@@ -13,7 +13,7 @@ from stores.protocols import StepStore
 from stores.recovery import inspect_recovery
 from tests.stores.abstract import StepStoreTests
 from tests.stores.records import effect, event, run_record, snapshot
-from tests.stores.writer import at, request, response
+from tests.stores.writer import RunScript, at, new_run, request, response
 
 
 def called(call_id: str = "call-1") -> ModelResponse:
@@ -265,3 +265,60 @@ class ClaimConformance(StepStoreTests):
         await store.append_event(event(kind="run_failed", error="ValueError()", run_id="failed"))
         with pytest.raises(AlreadyContinuedError, match="'failed'"):
             await store.register_run(run_record("next", continued_from="run-1"))
+
+
+class LostClaimConformance(StepStoreTests):
+    async def test_a_registration_of_a_lost_task_frees_what_it_continued(
+        self, store: StepStore
+    ) -> None:
+        lost, lost_run = new_run("lost")
+        await store.commit(lost.commit(lost_run.register(continued_from="run-1")))
+        lost.next_task(number=0)
+        await store.commit(lost.commit())
+        winner, winning_run = new_run("winner")
+        result = await store.commit(winner.commit(winning_run.register(continued_from="run-1")))
+        assert result.outcomes == ()
+        found = await find_continuation(store, run_id="run-1")
+        assert found is not None
+        assert found.run_id == "run-winner"
+
+    async def test_a_registration_that_comes_back_too_late_is_refused_with_its_run(
+        self, store: StepStore
+    ) -> None:
+        lost, lost_run = new_run("lost")
+        registration = lost_run.register(continued_from="run-1")
+        await store.commit(lost.commit(registration))
+        lost.next_task(number=0)
+        await store.commit(lost.commit())
+        winner, winning_run = new_run("winner")
+        await store.commit(winner.commit(winning_run.register(continued_from="run-1")))
+        result = await store.commit(lost.commit(registration, lost_run.event("run_started", 0)))
+        assert [each.disposition for each in result.outcomes] == ["refused"] * 2
+        assert {each.error_type for each in result.outcomes} == {"AlreadyContinuedError"}
+        assert "run-winner" in str(result.outcomes[0].error)
+        assert await store.get_run(run_id="run-lost") is None
+        assert await store.list_events(run_id="run-lost") == []
+
+    async def test_a_reset_to_before_the_registration_frees_what_it_continued(
+        self, store: StepStore
+    ) -> None:
+        former, run = new_run("reset")
+        await store.commit(former.commit(run.register(continued_from="run-1")))
+        reset = replace(former, branch="branch-2", branch_time=at(60), number=0)
+        await store.commit(reset.commit())
+        assert await find_continuation(store, run_id="run-1") is None
+        winner, winning_run = new_run("winner")
+        result = await store.commit(winner.commit(winning_run.register(continued_from="run-1")))
+        assert result.outcomes == ()
+
+    async def test_two_registrations_of_one_commit_cannot_continue_one_run(
+        self, store: StepStore
+    ) -> None:
+        execution, one = new_run("one")
+        two = RunScript(run_id="run-two")
+        registrations = [each.register(continued_from="run-1") for each in (one, two)]
+        result = await store.commit(execution.commit(*registrations))
+        assert [(each.index, each.error_type) for each in result.outcomes] == [
+            (1, "AlreadyContinuedError")
+        ]
+        assert await store.get_run(run_id="run-two") is None
