@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Literal
 
 from stores.identifiers import DEFAULT_WORKSPACE
-from stores.operations import Operation
+from stores.operations import AnnotateToolEffect, Write
 
 Verdict = Literal["apply", "suppress", "supersede", "adopt", "stale", "conflict"]
 """What becomes of a commit: written; the same again; written in place of a lost task's rows;
@@ -56,7 +56,7 @@ class Commit:
     `now` is the time that rows get which bring none.
     """
 
-    operations: tuple[Operation, ...]
+    operations: tuple[Write, ...]
     now: datetime
     branch: str = ""
     position: CommitPosition | None = None
@@ -222,11 +222,11 @@ def is_left_behind(position: CommitPosition, predecessors: Iterable[CommitHead])
     return any(each.branch_time > position.branch_time for each in predecessors)
 
 
-def spans_of(operations: tuple[Operation, ...]) -> tuple[SequenceSpan, ...]:
+def spans_of(operations: tuple[Write, ...]) -> tuple[SequenceSpan, ...]:
     """First and last sequence of each run in a commit, in order of first appearance."""
     spans: dict[str, tuple[int, int]] = {}
     for operation in operations:
-        if operation.sequence is None:
+        if operation.sequence is None or isinstance(operation, AnnotateToolEffect):
             continue
         first, last = spans.get(operation.run_id, (operation.sequence, operation.sequence))
         spans[operation.run_id] = (min(first, operation.sequence), max(last, operation.sequence))

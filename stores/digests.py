@@ -11,12 +11,13 @@ from typing import Any
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 
 from stores.operations import (
+    AnnotateToolEffect,
     AppendEvent,
     FinishToolEffect,
-    Operation,
     RegisterRun,
     SaveSnapshot,
     StartToolEffect,
+    Write,
 )
 
 DIGEST_SCHEME = 1
@@ -63,7 +64,7 @@ def arguments_digest(arguments: str) -> str:
     return hashlib.sha256(canonical.encode(errors="surrogatepass")).hexdigest()
 
 
-def operation_digest(operation: Operation) -> str:
+def operation_digest(operation: Write) -> str:
     """SHA-256 (hex) over what an operation means.
 
     Left out is all that differs when the same step is executed again: times, the run's and the
@@ -80,7 +81,7 @@ def history_digest(step_index: int, state: str, messages: Sequence[ModelMessage]
     return hashlib.sha256(meaning.encode()).hexdigest()
 
 
-def commit_digest(operations: tuple[Operation, ...], digests: tuple[str, ...]) -> str:
+def commit_digest(operations: tuple[Write, ...], digests: tuple[str, ...]) -> str:
     """SHA-256 (hex) over a whole commit: kind, run, key and digest of each operation in order."""
     lines = [
         [operation.kind, operation.run_id, operation.key, digest]
@@ -93,7 +94,7 @@ def _canonical(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
-def _meaning(operation: Operation) -> list[Any]:
+def _meaning(operation: Write) -> list[Any]:
     match operation:
         case RegisterRun():
             return ["register_run", operation.registration_id]
@@ -125,6 +126,8 @@ def _meaning(operation: Operation) -> list[Any]:
         case FinishToolEffect():
             error = operation.error_type or bool(operation.error)
             return ["finish", operation.tool_call_id, operation.status, error]
+        case AnnotateToolEffect():
+            return ["annotate", operation.idempotency_key, operation.effect_summary]
 
 
 def _message_meaning(message: ModelMessage) -> dict[str, Any]:

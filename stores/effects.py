@@ -11,7 +11,12 @@ from datetime import datetime
 
 from stores.commits import Disposition
 from stores.digests import ARGUMENTS_SUMMARY_LENGTH, DIGEST_SCHEME, arguments_digest
-from stores.operations import EffectOperation, FinishToolEffect, StartToolEffect
+from stores.operations import (
+    AnnotateToolEffect,
+    EffectOperation,
+    FinishToolEffect,
+    StartToolEffect,
+)
 from stores.preparing import PreparedCommit
 from stores.records import UNRESOLVED, EffectPolicy, ToolEffectRecord, ToolEffectStatus
 from stores.rows import Mark, Row, same_content, storable, utc
@@ -167,6 +172,25 @@ def move(row: EffectRow, transition: Transition) -> tuple[EffectRow, Disposition
         return replace(row, transitions=(*rest, revived)), "superseding"
     moved = replace(row, transitions=(*row.transitions, transition))
     return moved, "superseding" if former else "applied"
+
+
+def annotated(row: EffectRow, operation: AnnotateToolEffect) -> EffectRow:
+    """The row with what the tool says of its effect; of a call that has ended it comes too late.
+
+    It is kept with the first transition, so it counts as long as that does, and a finish that says
+    something else itself has the last word.
+    """
+    if not row.is_unresolved:
+        return row
+    first = min(row.live, key=lambda each: each.ordinal)
+    key, summary = storable(operation.idempotency_key), storable(operation.effect_summary)
+    changed = replace(
+        first,
+        idempotency_key=first.idempotency_key if key is None else key,
+        effect_summary=first.effect_summary if summary is None else summary,
+    )
+    transitions = (changed if each is first else each for each in row.transitions)
+    return replace(row, transitions=tuple(transitions))
 
 
 def holds_start(row: EffectRow, digest: str) -> bool:

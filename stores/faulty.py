@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from stores.commits import Commit
 from stores.errors import StoreUnavailableError
-from stores.operations import AppendEvent, Operation
+from stores.operations import AppendEvent, Write
 from stores.protocols import StepStore
 
 _LOOK_SECONDS = 0.01
@@ -60,7 +60,7 @@ class Fault(BaseModel):
         commits = (each for each in arguments if isinstance(each, Commit))
         return any(self._is_about(each) for commit in commits for each in commit.operations)
 
-    def _is_about(self, operation: Operation) -> bool:
+    def _is_about(self, operation: Write) -> bool:
         names = {operation.kind, *([operation.event] if isinstance(operation, AppendEvent) else [])}
         return self.run_id in {None, operation.run_id} and self.holds in {None, *names}
 

@@ -109,6 +109,13 @@ class SaveSnapshot(RunOperation):
     at: datetime | None = None
 
 
+def key_of_effect(step_index: int | None, call_index: int | None, tool_call_id: str) -> str:
+    """An effect's identity within its run and branch: place, or call id where none is known."""
+    if step_index is None or call_index is None:
+        return f"call:{tool_call_id}"
+    return f"{step_index}/{call_index}"
+
+
 class EffectOperation(RunOperation):
     """Identity of an effect: step and call index, or the call id for a caller that has neither."""
 
@@ -122,9 +129,7 @@ class EffectOperation(RunOperation):
     @property
     def effect_key(self) -> str:
         """The effect's identity within its run and branch."""
-        if self.step_index is None or self.call_index is None:
-            return f"call:{self.tool_call_id}"
-        return f"{self.step_index}/{self.call_index}"
+        return key_of_effect(self.step_index, self.call_index, self.tool_call_id)
 
 
 class StartToolEffect(EffectOperation):
@@ -162,8 +167,30 @@ class FinishToolEffect(EffectOperation):
         return f"{self.effect_key}#{self.ordinal}"
 
 
+class AnnotateToolEffect(RunOperation):
+    """Add what a tool says of its effect to the effect's row while that is unresolved.
+
+    No boundary: nothing of it is journaled. `None` leaves what is there. It takes no place in the
+    run's order. `effect_key` is an effect's identity, see `EffectOperation`.
+    """
+
+    kind: Literal["annotate_tool_effect"] = "annotate_tool_effect"
+    sequence: int | None = 0
+    effect_key: str
+    idempotency_key: str | None = None
+    effect_summary: str | None = None
+
+    @property
+    def key(self) -> str:
+        """The effect's identity is the key."""
+        return self.effect_key
+
+
 Operation = Annotated[
     RegisterRun | AppendEvent | SaveSnapshot | StartToolEffect | FinishToolEffect,
     Field(discriminator="kind"),
 ]
 """Any of the five writing boundaries' operations."""
+
+Write = Operation | AnnotateToolEffect
+"""Whatever a commit may hold: operations of boundaries, and writes beside them."""

@@ -8,7 +8,15 @@ from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from stores.commits import Disposition, OperationOutcome, spans_of
-from stores.effects import EffectRow, described, holds_start, move, new_effect, transition_of
+from stores.effects import (
+    EffectRow,
+    annotated,
+    described,
+    holds_start,
+    move,
+    new_effect,
+    transition_of,
+)
 from stores.errors import (
     AlreadyContinuedError,
     IdempotencyConflictError,
@@ -17,12 +25,13 @@ from stores.errors import (
 )
 from stores.histories import MessageChanges, MessageWriter
 from stores.operations import (
+    AnnotateToolEffect,
     AppendEvent,
     FinishToolEffect,
-    Operation,
     RegisterRun,
     SaveSnapshot,
     StartToolEffect,
+    Write,
 )
 from stores.preparing import PreparedCommit
 from stores.records import RunRecord
@@ -246,7 +255,7 @@ class CommitPlanner:
 
     # Events and snapshots
 
-    def _decide(self, operation: Operation, digest: str) -> Disposition:
+    def _decide(self, operation: Write, digest: str) -> Disposition:
         match operation:
             case AppendEvent():
                 return self._append_event(operation, digest)
@@ -256,6 +265,8 @@ class CommitPlanner:
                 return self._start_effect(operation, digest)
             case FinishToolEffect():
                 return self._finish_effect(operation, digest)
+            case AnnotateToolEffect():
+                return self._annotate_effect(operation)
             case RegisterRun():  # pragma: no cover - decided before the others
                 raise AssertionError(operation)
             case _:  # pragma: no cover - the type checker proves it
@@ -317,7 +328,7 @@ class CommitPlanner:
 
     def _keyed(
         self,
-        operation: Operation,
+        operation: Write,
         row: AnyKeyedRow,
         live: dict[RunKey, AnyKeyedRow],
         superseded: list[AnyKeyedRow],
@@ -339,7 +350,7 @@ class CommitPlanner:
         self._took(row.run_id, row.sequence)
         return row, "superseding" if former else "applied"
 
-    def _sequence_of(self, operation: Operation) -> int:
+    def _sequence_of(self, operation: Write) -> int:
         if operation.sequence is not None:
             return operation.sequence
         return self._existing.sequences.get(operation.run_id, FIRST_SEQUENCE - 1) + 1
@@ -369,6 +380,14 @@ class CommitPlanner:
         if row is not None:
             return self._move_effect(operation, row, digest)
         self._put_new_effect(operation, digest)
+        return "applied"
+
+    def _annotate_effect(self, operation: AnnotateToolEffect) -> Disposition:
+        row = self._existing.effects.get((operation.run_id, operation.effect_key))
+        changed = row and annotated(row, operation)
+        if changed is None or changed == row:
+            return "suppressed"
+        self._put_effect(changed)
         return "applied"
 
     def _move_effect(self, operation: EffectChange, row: EffectRow, digest: str) -> Disposition:

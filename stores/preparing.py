@@ -15,7 +15,7 @@ from stores.commits import (
 from stores.digests import commit_digest, operation_digest
 from stores.errors import IdempotencyConflictError
 from stores.identifiers import check_identifier
-from stores.operations import AppendEvent, EventContext, Operation, RegisterRun, SaveSnapshot
+from stores.operations import AppendEvent, EventContext, RegisterRun, SaveSnapshot, Write
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ def prepare(commit: Commit, digests: tuple[str, ...] | None = None) -> PreparedC
     )
 
 
-def _check_identifiers(operation: Operation) -> None:
+def _check_identifiers(operation: Write) -> None:
     check_identifier("run_id", operation.run_id)
     lineage: RegisterRun | EventContext | None = None
     if isinstance(operation, RegisterRun):

@@ -184,6 +184,25 @@ class StepStore(Protocol):
         """
         ...
 
+    async def annotate_tool_effect(
+        self,
+        *,
+        run_id: str,
+        effect_key: str,
+        idempotency_key: str | None = None,
+        effect_summary: str | None = None,
+    ) -> None:
+        """Add what a tool says of its effect to the effect of a call that is in flight.
+
+        `None` leaves what is there, other values take its place. Quiet when there is no such
+        effect, and when its outcome is known: then this comes too late.
+
+        Args:
+            effect_key: step and call index as `"2/0"`, or `call:` and the call id of an effect that
+                was recorded without them.
+        """
+        ...
+
     async def get_tool_effect(self, *, run_id: str, tool_call_id: str) -> ToolEffectRecord | None:
         """The newest effect of the run with that call id, `None` when there is none."""
         ...

@@ -16,12 +16,15 @@ from stores.errors import (
 )
 from stores.histories import MessageLog, place
 from stores.operations import (
+    AnnotateToolEffect,
     AppendEvent,
     EventContext,
     FinishToolEffect,
     RegisterRun,
     SaveSnapshot,
     StartToolEffect,
+    Write,
+    key_of_effect,
 )
 from stores.preparing import PreparedCommit, prepare
 from stores.records import (
@@ -37,7 +40,7 @@ _ORDINALS = {"unknown": 0, "completed": 1, "failed": 1, "resolved": 2}
 
 
 class SingleWrites(ABC):
-    """`register_run`, `append_event`, `save_snapshot` and `record_tool_effect` over `commit`."""
+    """The seed's single writes, and `annotate_tool_effect`, over `commit`."""
 
     @abstractmethod
     async def commit(self, commit: Commit) -> CommitResult:
@@ -104,11 +107,46 @@ class SingleWrites(ABC):
         )
         # Before a finish the start makes the row if there is none; beside an earlier start it says
         # nothing new, so its refusal does not matter then.
-        operations: tuple[StartToolEffect | FinishToolEffect, ...] = (start, *_finish_of(record))
+        finish = _finish_of(record)
+        operations: tuple[Write, ...] = (start, *_annotation_of(record), *finish)
         commit = Commit(operations=operations, now=record.started_at, branch=record.branch)
-        key = operations[-1].key
-        conflict = IdempotencyConflictError(operations[-1].kind, record.run_id, key)
-        _raise_refusal(await self.commit(commit), len(operations) - 1, conflict)
+        index = len(operations) - 1 if finish else 0
+        asked = operations[index]
+        conflict = IdempotencyConflictError(asked.kind, record.run_id, str(asked.key))
+        _raise_refusal(await self.commit(commit), index, conflict)
+
+    async def annotate_tool_effect(
+        self,
+        *,
+        run_id: str,
+        effect_key: str,
+        idempotency_key: str | None = None,
+        effect_summary: str | None = None,
+    ) -> None:
+        """See `StepStore.annotate_tool_effect`."""
+        annotation = AnnotateToolEffect(
+            run_id=run_id,
+            effect_key=effect_key,
+            idempotency_key=idempotency_key,
+            effect_summary=effect_summary,
+        )
+        now = datetime.now(UTC)  # noqa: TID251 - no row takes it
+        # A refusal is told to nobody: a run of another workspace looks like one that is nowhere.
+        await self.commit(Commit(operations=(annotation,), now=now))
+
+
+def _annotation_of(record: ToolEffectRecord) -> tuple[AnnotateToolEffect, ...]:
+    """What a record of a call in flight adds to the one before: that is how a tool annotates it."""
+    told = (record.idempotency_key, record.effect_summary)
+    if record.status != "started" or told == (None, None):
+        return ()
+    annotation = AnnotateToolEffect(
+        run_id=record.run_id,
+        effect_key=key_of_effect(record.step_index, record.call_index, record.tool_call_id),
+        idempotency_key=record.idempotency_key,
+        effect_summary=record.effect_summary,
+    )
+    return (annotation,)
 
 
 def event_operation(event: StepEvent) -> AppendEvent:

@@ -9,11 +9,12 @@ from stores.commits import CommitHead
 from stores.effects import EffectRow
 from stores.histories import Body
 from stores.operations import (
+    AnnotateToolEffect,
     AppendEvent,
     FinishToolEffect,
-    Operation,
     SaveSnapshot,
     StartToolEffect,
+    Write,
 )
 from stores.planning import Existing, RunKey
 from stores.preparing import PreparedCommit
@@ -118,7 +119,7 @@ class Tables:
                 self._add_sequence(existing, workspace_id, operation.run_id)
 
     def _add_rows(
-        self, existing: Existing, operation: Operation, workspace_id: str, branch: str
+        self, existing: Existing, operation: Write, workspace_id: str, branch: str
     ) -> None:
         run_id = operation.run_id
         match operation:
@@ -136,7 +137,7 @@ class Tables:
                     existing.positions |= {
                         (run_id, row.position): row for row in positions if row.mark is None
                     }
-            case StartToolEffect() | FinishToolEffect():
+            case StartToolEffect() | FinishToolEffect() | AnnotateToolEffect():
                 effects = self.effects.with_key(workspace_id, run_id, operation.effect_key)
                 # The newest; but a row of the commit's own branch would be in the way of another.
                 found = sorted(live(effects), key=lambda row: row.branch == branch)

@@ -13,6 +13,7 @@ from stores.mongo.documents import (
 from stores.mongo.recent import RecentExecution
 from stores.mongo.transactions import Transaction
 from stores.operations import (
+    AnnotateToolEffect,
     AppendEvent,
     FinishToolEffect,
     RegisterRun,
@@ -25,6 +26,9 @@ from stores.rows import RUN_STATES, holds_continuation
 
 OLDEST_FIRST = [("sequence", 1), ("_id", 1)]
 NEWEST_FIRST = [("sequence", -1), ("_id", -1)]
+
+_OfEffect = type[StartToolEffect] | type[FinishToolEffect] | type[AnnotateToolEffect]
+_OF_EFFECTS: tuple[_OfEffect, ...] = (StartToolEffect, FinishToolEffect, AnnotateToolEffect)
 
 
 class ExistingReader:
@@ -54,8 +58,9 @@ class ExistingReader:
         log_ends = recent.log_ends if recent else {}
         if self._may_change_runs() or not set(self._prepared.run_ids) <= set(existing.runs):
             await self._load_runs(existing)
-        finishes = self._effect_keys(FinishToolEffect) - self._effect_keys(StartToolEffect)
-        await self._load_effects(existing, finishes - set(existing.effects))
+        changed = self._effect_keys(FinishToolEffect, AnnotateToolEffect)
+        expected_effects = changed - self._effect_keys(StartToolEffect)
+        await self._load_effects(existing, expected_effects - set(existing.effects))
         expected = {
             (run_id, position)
             for run_id, position in self._positions()
@@ -74,7 +79,7 @@ class ExistingReader:
         await self._load_events(existing)
         await self._load_snapshots(existing)
         await self._load_pruned(existing)
-        await self._load_effects(existing, self._effect_keys(StartToolEffect, FinishToolEffect))
+        await self._load_effects(existing, self._effect_keys(*_OF_EFFECTS))
         await self._load_superseded_effects(existing)
         await self._load_positions(existing, self._positions())
         await self._load_sequences(existing)
@@ -87,7 +92,7 @@ class ExistingReader:
             for each in self._operations
         )
 
-    def _effect_keys(self, *kinds: type[StartToolEffect] | type[FinishToolEffect]) -> set[RunKey]:
+    def _effect_keys(self, *kinds: _OfEffect) -> set[RunKey]:
         effects = (each for each in self._operations if isinstance(each, kinds))
         return {(each.run_id, each.effect_key) for each in effects}
 

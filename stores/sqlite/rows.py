@@ -12,11 +12,12 @@ from stores.effects import EffectRow
 from stores.errors import DamagedSnapshotError, StoreConfigurationError
 from stores.histories import MessageChanges, Range
 from stores.operations import (
+    AnnotateToolEffect,
     AppendEvent,
     FinishToolEffect,
-    Operation,
     SaveSnapshot,
     StartToolEffect,
+    Write,
 )
 from stores.paging import RunCursor
 from stores.planning import CommitPlan, Existing
@@ -189,7 +190,7 @@ class SqliteRows:
                 self._add_sequence(existing, operation.run_id)
         return existing
 
-    def _add_rows(self, existing: Existing, operation: Operation, branch: str) -> None:
+    def _add_rows(self, existing: Existing, operation: Write, branch: str) -> None:
         run_id = operation.run_id
         match operation:
             case AppendEvent():
@@ -204,7 +205,7 @@ class SqliteRows:
                     for snapshot in self._needed(table, rest, values):
                         existing.snapshots[run_id, str(snapshot.key)] = snapshot
                 self._add_positions(existing, operation)
-            case StartToolEffect() | FinishToolEffect():
+            case StartToolEffect() | FinishToolEffect() | AnnotateToolEffect():
                 rest = f"{_OF_RUN} AND effect_key = :effect_key {_OLDEST_FIRST}"
                 values = self._of_run(run_id, effect_key=operation.effect_key)
                 effects = self._needed(EFFECTS, rest, values)

@@ -18,7 +18,7 @@ from stores.commits import Commit, CommitPosition, CommitResult
 from stores.digests import operation_digest
 from stores.memory import InMemoryStepStore
 from stores.opening import open_step_store
-from stores.operations import Operation, RegisterRun
+from stores.operations import RegisterRun, Write
 from tests.helpers.script import follow, script
 from workflows.durable import durable
 from workflows.persistence import StepPersistence
@@ -45,14 +45,14 @@ class RecordingStore(InMemoryStepStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.operations: list[Operation] = []
+        self.operations: list[Write] = []
 
     async def commit(self, commit: Commit) -> CommitResult:
         self.operations += commit.operations
         return await super().commit(commit)
 
 
-async def operations_of_a_run() -> tuple[Operation, ...]:
+async def operations_of_a_run() -> tuple[Write, ...]:
     """What a run with a successful and a failing tool call writes, all of it in one piece."""
     store = RecordingStore()
     recorder = StepPersistence[None](store=store, run_id="run", capture_frontier=True)

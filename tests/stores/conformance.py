@@ -1,5 +1,6 @@
 """What every `StepStore` must do."""
 
+from tests.stores.annotation_conformance import AnnotationConformance
 from tests.stores.commit_conformance import CommitConformance
 from tests.stores.continuation_conformance import (
     ClaimConformance,
@@ -22,6 +23,7 @@ class StepStoreConformance(
     LostClaimConformance,
     UnresolvedConformance,
     ClaimConformance,
+    AnnotationConformance,
     CommitConformance,
     SupersedeConformance,
     ResetConformance,

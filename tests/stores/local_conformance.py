@@ -4,6 +4,7 @@ import pytest
 
 from stores.errors import StoreConfigurationError
 from stores.protocols import StepStore
+from tests.stores.annotation_conformance import AnnotationConformance
 from tests.stores.asking import everything, started
 from tests.stores.commit_conformance import CommitConformance
 from tests.stores.continuation_conformance import (
@@ -25,6 +26,7 @@ class LocalStepStoreConformance(
     ContinuingConformance,
     UnresolvedConformance,
     ClaimConformance,
+    AnnotationConformance,
     CommitConformance,
     LifeConformance,
 ):

@@ -22,6 +22,7 @@ from stores.operations import (
     RegisterRun,
     SaveSnapshot,
     StartToolEffect,
+    Write,
 )
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -68,7 +69,7 @@ class Execution:
             queued_at=at(self.queued_seconds),
         )
 
-    def commit(self, *operations: Operation, number: int | None = None, now: float = 0) -> Commit:
+    def commit(self, *operations: Write, number: int | None = None, now: float = 0) -> Commit:
         """The next commit, or one with a number of its own."""
         if number is None:
             self.number += 1
