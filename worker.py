@@ -21,14 +21,13 @@ from temporalio.api.operatorservice.v1 import (
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Interceptor, Replayer, Worker
-from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
-from temporalio.workflow import SandboxImportNotificationPolicy
 
 from activities.boundaries import BoundaryActivities
 from activities.heartbeat import HeartbeatInterceptor
 from activities.history import HistoryActivities
 from agents.registry import load_agents
 from client import DATA_CONVERTER, connect
+from sandbox import workflow_runner
 from settings import Settings
 from stores.errors import StoreConfigurationError
 from stores.local import LocalStepStore
@@ -48,15 +47,6 @@ of these (temporalio/sdk-python issue 585)."""
 
 _VISIBILITY_DEADLINE_SECONDS = 30
 """How long `init` waits until the server knows new search attributes."""
-
-
-def workflow_runner() -> SandboxedWorkflowRunner:
-    """The sandbox of worker and replayer; an unguarded import of our own code is an error."""
-    restrictions = SandboxRestrictions.default.with_import_notification_policy(
-        SandboxImportNotificationPolicy.WARN_ON_DYNAMIC_IMPORT
-        | SandboxImportNotificationPolicy.RAISE_ON_UNINTENTIONAL_PASSTHROUGH
-    )
-    return SandboxedWorkflowRunner(restrictions=restrictions)
 
 
 def interceptors() -> list[Interceptor]:
@@ -99,7 +89,7 @@ def build_worker(
         activities=[*boundaries.activities, history.load_history, history.load_usage, *activities],
         plugins=[AgentPlugin(agent) for agent in agents],
         interceptors=interceptors(),
-        workflow_runner=workflow_runner(),
+        workflow_runner=workflow_runner(client.data_converter),
         max_cached_workflows=settings.max_cached_workflows,
         max_concurrent_workflow_tasks=settings.max_concurrent_workflow_tasks,
         max_concurrent_activities=settings.max_concurrent_activities,
@@ -130,7 +120,7 @@ def build_replayer(
         workflows=[*WORKFLOWS, *workflows],
         plugins=[PydanticAIPlugin(), *(AgentPlugin(agent) for agent in agents)],
         interceptors=interceptors(),
-        workflow_runner=workflow_runner(),
+        workflow_runner=workflow_runner(DATA_CONVERTER),
         data_converter=DATA_CONVERTER,
         build_id="replay",
     )

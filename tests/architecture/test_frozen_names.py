@@ -17,9 +17,10 @@ from activities.boundaries import BoundaryActivities
 from activities.history import HistoryActivities
 from agents.assistant import agent as assistant
 from agents.scripted import agent as scripted
+from client import DATA_CONVERTER
+from sandbox import workflow_runner
 from stores import operations
 from stores.memory import InMemoryStepStore
-from worker import workflow_runner
 from workflows import agent_run_models, names
 from workflows.delegates import child_run_id, delegate
 from workflows.registry import WORKFLOWS
@@ -262,7 +263,7 @@ def test_fields_of_models_in_histories(model: type[BaseModel]) -> None:
 
 @pytest.mark.parametrize("workflow_class", WORKFLOWS)
 async def test_workflows_load_under_the_strict_sandbox(workflow_class: type) -> None:
-    restricted = plugin_runner(workflow_runner())
+    restricted = plugin_runner(workflow_runner(DATA_CONVERTER))
     restricted.prepare_workflow(workflow._Definition.must_from_class(workflow_class))
 
 
