@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cli.connections import current_settings, describing_client, opened_store
 from cli.failures import NotFoundError, UnreachableError
+from cli.lineage import GONE, Delegated, list_delegates, parent_states, print_delegates
 from cli.options import AsJson, RunId, Workspace
 from cli.output import age, moment, note, offset, print_facts, print_json, print_table
 
@@ -25,7 +26,8 @@ PAGE_LINES = 40
 class Inspection:
     """A run as the store and Temporal know it.
 
-    `standings` says of each effect, in order, what it is now. `temporal_problem` is why Temporal
+    `standings` says of each effect, in order, what it is now, `parent_state` how the run that
+    delegated this one stands. `temporal_problem` is why Temporal
     did not answer; `execution` is `None` then, and also when it knows no workflow of that id.
     """
 
@@ -38,6 +40,8 @@ class Inspection:
     effects: Sequence["ToolEffectRecord"]
     standings: Sequence[str]
     snapshots: Sequence["SnapshotSummary"]
+    parent_state: str | None
+    delegates: Sequence[Delegated]
 
     def as_document(self) -> dict[str, Any]:
         """What `--json` prints."""
@@ -54,6 +58,8 @@ class Inspection:
                 for effect, standing in zip(self.effects, self.standings, strict=True)
             ],
             "snapshots": self.snapshots,
+            "parent_state": self.parent_state,
+            "delegates": [each.as_document() for each in self.delegates],
         }
 
 
@@ -62,9 +68,9 @@ def show_command(
 ) -> None:
     """Show one run on one page.
 
-    State, what it is doing, usage, timeline, tool effects, snapshots. Needs no worker. What
-    Temporal knows is joined in: a run that was terminated, the attempt number of the activity that
-    it waits for, the last failure.
+    State, what it is doing, usage, timeline, tool effects, delegates, snapshots. Needs no worker.
+    What Temporal knows is joined in: a run or its parent that was terminated, the attempt number of
+    the activity that it waits for, the last failure.
     """
     inspection = asyncio.run(_inspect(current_settings(), run_id, workspace))
     if as_json:
@@ -84,17 +90,20 @@ async def inspect(settings: "Settings", store: "StepStore", run_id: str) -> Insp
     Raises:
         NotFoundError: neither knows it.
     """
-    (execution, problem), record, events, effects, snapshots = await asyncio.gather(
+    (execution, problem), record, events, effects, snapshots, delegates = await asyncio.gather(
         ask_temporal(settings, run_id),
         store.get_run(run_id=run_id),
         store.list_events(run_id=run_id),
         store.list_tool_effects(run_id=run_id),
         store.list_snapshot_summaries(run_id=run_id),
+        list_delegates(settings, store, run_id),
     )
     if record is None and execution is None:
         raise NotFoundError(not_found_message(settings, store, run_id, problem))
     from cli.executions import effect_standing, joined_state  # noqa: PLC0415 - slow to load
 
+    parent = record.parent_run_id if record else None
+    parents = await parent_states(settings, store, [parent] if parent else [])
     unknown = problem and "started; Temporal does not answer"
     return Inspection(
         run_id=run_id,
@@ -109,6 +118,8 @@ async def inspect(settings: "Settings", store: "StepStore", run_id: str) -> Insp
             for each in effects
         ],
         snapshots=snapshots,
+        parent_state=parents.get(parent) if parent else None,
+        delegates=delegates,
     )
 
 
@@ -143,6 +154,9 @@ def print_inspection(inspection: Inspection) -> None:
     _print_timeline(inspection)
     if inspection.effects:
         _print_newest_effects(inspection)
+    if inspection.delegates:
+        title = _title("Delegates", "runs --parent", inspection.delegates, inspection.run_id)
+        print_delegates(inspection.delegates[-PAGE_LINES:], title=title)
     if inspection.snapshots:
         title = _title("Snapshots", "snapshots", inspection.snapshots, inspection.run_id)
         print_snapshots(inspection.snapshots[-PAGE_LINES:], title=title)
@@ -240,7 +254,7 @@ def _facts(inspection: Inspection) -> list[tuple[str, str | None]]:
     if execution:
         facts.append(("Doing", "\n".join(execution.doing)))
     if record:
-        facts += _record_facts(record)
+        facts += _record_facts(record, inspection.parent_state)
     if execution:
         facts += [
             ("Failure", execution.failure if not (record and record.error) else None),
@@ -260,12 +274,16 @@ def _state_words(inspection: Inspection) -> str:
     return f"{inspection.state} ({'; '.join(sources)})" if sources else inspection.state
 
 
-def _record_facts(record: "RunRecord") -> list[tuple[str, str | None]]:
+def _record_facts(record: "RunRecord", parent_state: str | None) -> list[tuple[str, str | None]]:
+    state = (
+        "gone: neither the store nor Temporal knows it" if parent_state == GONE else parent_state
+    )
+    parent = f"{record.parent_run_id} ({state})" if record.parent_run_id else None
     return [
         ("Agent", record.agent_name),
         ("Workspace", record.workspace_id),
         ("Conversation", record.conversation_id),
-        ("Parent run", record.parent_run_id),
+        ("Parent run", parent),
         ("Principal", record.principal),
         ("Metadata", ", ".join(f"{k}={v}" for k, v in record.metadata.items())),
         ("Started", f"{moment(record.started_at)} ({age(record.started_at)})"),

@@ -11,6 +11,7 @@ import typer
 from cli.connections import current_settings, describing_client, opened_store
 from cli.failures import NotFoundError, UnreachableError
 from cli.inspection import not_found_message, print_effects, print_snapshots
+from cli.lineage import page_orphans
 from cli.options import AsJson, RunId, Workspace
 from cli.output import moment, note, offset, print_json, print_table, print_text
 
@@ -34,6 +35,9 @@ def runs_command(
     state: Annotated[
         State | None, typer.Option(help="Only runs whose own last word is this state.")
     ] = None,
+    orphans: Annotated[
+        bool, typer.Option("--orphans", help="Only runs whose parent was terminated or is gone.")
+    ] = False,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Most runs of a page.")] = 50,
     after: Annotated[str | None, typer.Option(help="The page after that of this cursor.")] = None,
     workspace: Workspace = "default",
@@ -49,9 +53,8 @@ def runs_command(
         "parent_run_id": parent,
         "state": state,
     }
-    page, states = asyncio.run(
-        _page(current_settings(), workspace, limit=limit, after=after, **filters)
-    )
+    wanted = {"limit": limit, "after": after, **filters}
+    page, states = asyncio.run(_page(current_settings(), workspace, wanted, orphans=orphans))
     rows = list(zip(page.runs, states, strict=True))
     if as_json:
         runs = [{**asdict(record), "joined_state": joined} for record, joined in rows]
@@ -207,12 +210,14 @@ async def _known_run(run_id: str, workspace: str) -> "AsyncGenerator[tuple[StepS
 
 
 async def _page(
-    settings: "Settings",
-    workspace: str,
-    **wanted: Any,  # noqa: ANN401 - of `page_runs`
+    settings: "Settings", workspace: str, wanted: dict[str, Any], *, orphans: bool
 ) -> "tuple[RunPage, list[str]]":
+    """A page of runs, and the state of each; `wanted` is of `page_runs`."""
     async with opened_store(settings, workspace) as store:
-        page = await store.page_runs(**wanted)
+        if orphans:
+            page = await page_orphans(settings, store, wanted)
+        else:
+            page = await store.page_runs(**wanted)
     open_runs = [run.run_id for run in page.runs if run.ended_at is None]
     executions = await _executions(settings, open_runs)
     if not executions:
