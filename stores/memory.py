@@ -237,7 +237,9 @@ class InMemoryStepStore(SingleWrites):
 
     def _abandon_later(self, execution_id: str) -> None:
         """Abandon all that went on from an execution which a reset has taken back."""
-        for run in self._own_runs():
+        for found in self._own_runs():
+            # Read again: abandoning what came after another run may have changed this one.
+            run = self._tables.runs[found.record.run_id]
             if all(each.execution_id != execution_id for each in run.record.branches):
                 continue
             kept, later = split_after(run.record.branches, execution_id)

@@ -408,14 +408,16 @@ class ResetConformance(StepStoreTests):
         for number in (2, 3):
             hop = Execution(execution_id=f"execution-{number}", branch=f"branch-{number}")
             hop.branch_time = at(number)
-            events = [each.event("model_request_started", number) for each in (script, other)]
+            events = [each.event("run_completed", number) for each in (script, other)]
             await store.commit(hop.commit(*events))
         reset = Execution(branch="branch-9", branch_time=at(60), number=2)
-        await store.commit(reset.commit(*(each.event("run_failed", 9) for each in (script, other))))
+        events = [each.event("model_request_failed", 9) for each in (script, other)]
+        await store.commit(reset.commit(*events))
         for run_id in ("run-1", "run-2"):
-            assert (await kinds(store, run_id))[-1:] == ["run_failed"]
+            assert (await kinds(store, run_id))[-1:] == ["model_request_failed"]
             run = await store.get_run(run_id=run_id)
             assert run is not None
+            assert run.state == "running"
             assert [each.branch for each in run.branches] == ["branch-1", "branch-9"]
         assert len(await kinds(store, "run-2")) == 1
 
