@@ -1,0 +1,30 @@
+"""The environment that pydantic-ai-harness is installed in, and its side of the tests."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from benchmarks.reference_environment import reference_python
+
+ROOT = Path(__file__).parents[2]
+
+DATA_DIR = ROOT / ".perdure"
+"""Where `make bench` makes that environment, too; it takes a minute, once."""
+
+
+def harness_side(*arguments: str) -> dict[str, Any]:
+    """What `harness_side` prints, run there with our source tree on its path."""
+    done = subprocess.run(
+        [str(reference_python(DATA_DIR)), "-m", "tests.interop.harness_side", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found

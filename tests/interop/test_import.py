@@ -1,0 +1,356 @@
+"""Importing what the harness wrote, from a recording of a database of its own."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+from stores.importing import Importer, ImportReport, Problem
+from stores.memory import InMemoryStepStore
+from stores.mongo.harness import HarnessDatabase
+from stores.mongo.steps import MongoStepStore
+from stores.protocols import StepStore
+from tests.interop.reads import reads_of
+from tests.interop.recording import load_recording
+from tests.stores.records import run_record
+
+pytestmark = pytest.mark.integration
+
+EXTERNAL = "large"
+"""The run of the recording whose messages have content in the harness's media store."""
+
+Database = Any
+
+
+@pytest.fixture
+def documents(mongodb_uri: str, source: str) -> Any:
+    """The source's collections, to be changed."""
+    with MongoClient[dict[str, Any]](mongodb_uri) as client:
+        yield client[source]
+
+
+@pytest.fixture
+def content(mongodb_uri: str) -> Any:
+    """Digests of all that a database holds."""
+    with MongoClient[dict[str, Any]](mongodb_uri) as client:
+        yield lambda name: client[name].command("dbHash")["collections"]
+
+
+async def imported(
+    reader: HarnessDatabase, store: StepStore, **options: Any
+) -> tuple[ImportReport, dict[tuple[str | None, str], list[Problem]]]:
+    """The report, and its problems by run and kind."""
+    report = await Importer(reader, store, **options).run()
+    problems: dict[tuple[str | None, str], list[Problem]] = {}
+    for problem in report.problems:
+        problems.setdefault((problem.run_id, problem.kind), []).append(problem)
+    return report, problems
+
+
+@pytest.mark.spec("SP-53", "SP-132")
+async def test_all_reads_give_what_those_of_the_harness_gave(
+    reader: HarnessDatabase, store: MongoStepStore
+) -> None:
+    report, _ = await imported(reader, store)
+
+    assert await reads_of(store) == load_recording().reads_without(EXTERNAL)
+    assert (report.runs.imported, report.runs.left_out, report.problem_count) == (4, 1, 6)
+    assert report.rows_imported == report.events.imported + 23 + 9
+
+
+async def test_rows_of_all_kinds_get_their_places_by_time(
+    reader: HarnessDatabase, store: MongoStepStore
+) -> None:
+    await imported(reader, store)
+
+    rows = [
+        *((e.sequence, e.timestamp) for e in await store.list_events(run_id="whole")),
+        *((s.sequence, s.timestamp) for s in await store.list_snapshot_summaries(run_id="whole")),
+        *((e.sequence, e.started_at) for e in await store.list_tool_effects(run_id="whole")),
+    ]
+    assert [sequence for sequence, _ in sorted(rows)] == list(range(1, len(rows) + 1))
+    assert sorted(rows) == sorted(rows, key=lambda row: row[1])
+
+
+async def test_a_run_has_the_state_that_its_events_tell(
+    reader: HarnessDatabase, store: MongoStepStore
+) -> None:
+    await imported(reader, store)
+
+    states = {each.run_id: each.state for each in await store.list_runs()}
+    assert states == {
+        "older": "running",
+        "whole": "completed",
+        "whole-helper": "completed",
+        "broken": "failed",
+    }
+
+
+async def test_a_second_import_changes_nothing(
+    reader: HarnessDatabase,
+    store: MongoStepStore,
+    prepared_database: str,
+    content: Callable[[str], Any],
+) -> None:
+    first, _ = await imported(reader, store)
+    before = content(prepared_database)
+
+    second, _ = await imported(reader, store)
+
+    assert content(prepared_database) == before
+    assert second.rows_imported == second.runs.imported == second.runs_continued == 0
+    assert second.events.unchanged == first.events.imported
+    assert second.snapshots.unchanged == first.snapshots.imported
+    assert second.tool_effects.unchanged == first.tool_effects.imported
+
+
+async def test_nothing_is_written_to_the_source(
+    reader: HarnessDatabase, store: MongoStepStore, source: str, content: Callable[[str], Any]
+) -> None:
+    before = content(source)
+
+    await imported(reader, store)
+
+    assert content(source) == before
+
+
+async def test_a_dry_run_reports_the_same_and_writes_nothing(
+    reader: HarnessDatabase,
+    store: MongoStepStore,
+    prepared_database: str,
+    documents: Database,
+    content: Callable[[str], Any],
+) -> None:
+    documents["snapshots"].update_one({"seq": 17}, {"$set": {"messages": "[{}]"}})
+    before = content(prepared_database)
+
+    planned = await Importer(reader, store, dry_run=True).run()
+
+    assert content(prepared_database) == before
+    assert await Importer(reader, store).run() == planned
+
+
+@pytest.mark.parametrize("at", [1, 5, 12, 30])
+async def test_an_interrupted_import_goes_on(
+    reader: HarnessDatabase, store: MongoStepStore, at: int
+) -> None:
+    written = 0
+
+    def interrupt(report: ImportReport) -> None:
+        nonlocal written
+        written += 1
+        if written == at:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        await imported(reader, store, watch=interrupt)
+    await imported(reader, store)
+
+    assert await reads_of(store) == load_recording().reads_without(EXTERNAL)
+
+
+async def test_what_came_since_is_added(
+    reader: HarnessDatabase, store: MongoStepStore, documents: Database
+) -> None:
+    events = list(documents["events"].find({"run_id": "older"}).sort("seq", 1))
+    snapshots = list(documents["snapshots"].find({"run_id": "whole"}).sort("seq", 1))
+    effect = documents["tool_effects"].find_one({"tool_call_id": "call-open"})
+    documents["events"].delete_one({"_id": events[-1]["_id"]})
+    documents["snapshots"].delete_many({"_id": {"$in": [each["_id"] for each in snapshots[5:]]}})
+    await imported(reader, store)
+    documents["events"].insert_one(events[-1])
+    documents["snapshots"].insert_many(snapshots[5:])
+    ended = {"status": "failed", "ended_at": "2025-02-03T04:06:00+00:00", "effect_summary": "no"}
+    documents["tool_effects"].update_one({"_id": effect["_id"]}, {"$set": ended})
+
+    report, _ = await imported(reader, store)
+
+    assert report.runs_continued == 2
+    counts = (report.events.imported, report.snapshots.imported, report.tool_effects.imported)
+    assert counts == (1, len(snapshots[5:]), 1)
+    reads = await reads_of(store)
+    expected = load_recording().reads_without(EXTERNAL)
+    (was_open,) = reads["of_runs"]["older"].pop("tool_effects")
+    assert (was_open["status"], was_open["effect_summary"]) == ("failed", "no")
+    for name in ("tool_effects", "unresolved"):
+        reads["of_runs"]["older"].pop(name, None)
+        expected["of_runs"]["older"].pop(name, None)
+    assert reads == expected
+
+
+async def test_a_run_id_that_is_taken_here_is_left_out_and_named(
+    reader: HarnessDatabase, store: MongoStepStore
+) -> None:
+    await store.register_run(run_record("whole"))
+    await store.for_workspace("other").register_run(run_record("broken"))
+
+    report, problems = await imported(reader, store)
+
+    assert [each.collection for each in problems["whole", "taken"]] == ["runs"]
+    assert [each.collection for each in problems["broken", "taken"]] == ["runs"]
+    assert report.runs.imported == 2
+    assert await store.list_events(run_id="whole") == []
+    assert await store.for_workspace("other").list_events(run_id="broken") == []
+
+
+async def test_a_run_with_content_in_the_media_store_is_refused_whole(
+    reader: HarnessDatabase, store: MongoStepStore
+) -> None:
+    _, problems = await imported(reader, store)
+
+    refused = problems[EXTERNAL, "external"]
+    assert await store.get_run(run_id=EXTERNAL) is None
+    assert await store.list_events(run_id=EXTERNAL) == []
+    assert "media store" in refused[0].problem
+    kept = {str(each["_id"]): each for each in load_recording().collections["snapshots"]}
+    assert {kept[each.document]["run_id"] for each in refused} == {EXTERNAL}
+
+
+async def test_text_that_mentions_a_key_of_the_media_store_is_no_media(
+    reader: HarnessDatabase, store: MongoStepStore, documents: Database
+) -> None:
+    text = '[{"kind":"request","parts":[{"part_kind":"user-prompt","content":"%s"}]}]'
+    for seq in (28, 29):
+        talk = text % r"what is {\"__harness_external_media__\": true}?"
+        documents["snapshots"].update_one({"seq": seq}, {"$set": {"messages": talk}})
+
+    _, problems = await imported(reader, store)
+
+    assert ("older", "external") not in problems
+    assert await store.get_run(run_id="older") is not None
+
+
+async def test_inline_media_is_refused_too(
+    reader: HarnessDatabase, store: MongoStepStore, documents: Database
+) -> None:
+    part = '{"part_kind":"user-prompt","content":"","__harness_external_media__":true}'
+    messages = f'[{{"kind":"request","parts":[{part}]}}]'
+    documents["snapshots"].update_one({"seq": 29}, {"$set": {"messages": messages}})
+
+    _, problems = await imported(reader, store)
+
+    assert len(problems["older", "external"]) == 1
+    assert await store.get_run(run_id="older") is None
+
+
+DAMAGES: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
+    "event of unknown kind": ("events", {"seq": 3}, {"kind": "lunch"}, "kind:"),
+    "event without a step": ("events", {"seq": 3}, {"step_index": "1"}, "step_index:"),
+    "event with a time without a zone": (
+        *("events", {"seq": 3}, {"timestamp": "2025-01-01T00:00:00"}, "timestamp:"),
+    ),
+    "event with a bad id": ("events", {"seq": 3}, {"conversation_id": " x"}, "white space"),
+    "event with odd metadata": ("events", {"seq": 3}, {"metadata": {"a": 1}}, "metadata.a:"),
+    "snapshot that is no text": ("snapshots", {"seq": 3}, {"messages": 5}, "messages:"),
+    "snapshot of half a list": ("snapshots", {"seq": 17}, {"messages": "[{"}, "cannot be read"),
+    "snapshot of other messages": (
+        *("snapshots", {"seq": 17}, {"messages": '[{"kind": "x"}]'}, "cannot be read"),
+    ),
+    "snapshot of odd references": (
+        *("snapshots", {"seq": 3}, {"messages": '{"message_refs": 1}'}, "message_refs:"),
+    ),
+    "snapshot of missing messages": (
+        *("snapshots", {"seq": 3}, {"messages": '{"message_refs": ["gone"]}'}, "missing"),
+    ),
+    "snapshot of unknown state": ("snapshots", {"seq": 3}, {"state": "half"}, "state:"),
+    "effect of unknown status": (
+        *("tool_effects", {"tool_call_id": "call-3-ask"}, {"status": "x"}, "status:"),
+    ),
+    "effect without a tool": (
+        *("tool_effects", {"tool_call_id": "call-3-ask"}, {"tool_name": None}, "tool_name:"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+async def test_a_damaged_document_is_named_and_the_others_are_imported(
+    reader: HarnessDatabase, store: MongoStepStore, documents: Database, name: str
+) -> None:
+    collection, which, change, words = DAMAGES[name]
+    document = documents[collection].find_one(which)
+    documents[collection].update_one(which, {"$set": change})
+
+    report, problems = await imported(reader, store)
+
+    (found,) = problems[document["run_id"], "damaged"]
+    assert (found.collection, found.document) == (collection, str(document["_id"]))
+    assert words in found.problem
+    assert getattr(report, collection).left_out == 1
+    assert report.runs.imported == 4
+    expected = load_recording().reads_without(EXTERNAL)
+    for run_id, reads in (await reads_of(store))["of_runs"].items():
+        for kind in ("events", "snapshots", "tool_effects"):
+            missing = (run_id, kind) == (document["run_id"], collection)
+            found_rows = [each for each in reads[kind] if each is not None]
+            assert len(found_rows) == len(expected["of_runs"][run_id][kind]) - missing
+
+
+@pytest.mark.parametrize(
+    "change", [{"started_at": 5}, {"run_id": "another"}, {"metadata": []}, {"parent_run_id": ""}]
+)
+async def test_a_run_whose_document_is_damaged_is_left_out(
+    reader: HarnessDatabase, store: MongoStepStore, documents: Database, change: dict[str, Any]
+) -> None:
+    documents["runs"].update_one({"_id": "broken"}, {"$set": change})
+
+    report, problems = await imported(reader, store)
+
+    assert [each.document for each in problems["broken", "damaged"]] == ["broken"]
+    assert (report.runs.imported, report.runs.left_out) == (3, 2)
+    assert await store.list_events(run_id="broken") == []
+
+
+async def test_an_id_that_is_no_text_and_rows_without_a_run_are_named(
+    reader: HarnessDatabase, store: MongoStepStore, documents: Database
+) -> None:
+    documents["runs"].insert_one({"_id": 7, "run_id": 7, "started_at": "2025-01-01T00:00:00Z"})
+    documents["runs"].delete_one({"_id": "broken"})
+
+    report, problems = await imported(reader, store)
+
+    assert [each.document for each in problems["7", "damaged"]] == ["7"]
+    orphans = {each.collection for each in problems["broken", "damaged"]}
+    assert orphans == {"events", "snapshots", "tool_effects"}
+    assert report.runs.imported == 3
+
+
+async def test_what_contradicts_a_row_that_is_here_is_left_out(
+    reader: HarnessDatabase, store: MongoStepStore, documents: Database
+) -> None:
+    await imported(reader, store)
+    documents["events"].update_one({"seq": 3}, {"$set": {"step_index": 77}})
+    documents["snapshots"].update_one({"seq": 3}, {"$set": {"step_index": 77}})
+    ended = {"status": "failed", "effect_summary": "no"}
+    documents["tool_effects"].update_one({"tool_call_id": "call-3-ask"}, {"$set": ended})
+
+    report, problems = await imported(reader, store)
+
+    collections = [each.collection for each in problems["whole", "conflict"]]
+    assert sorted(collections) == ["events", "snapshots", "tool_effects"]
+    assert report.rows_imported == 0
+    assert await reads_of(store) == load_recording().reads_without(EXTERNAL)
+
+
+async def test_an_import_into_memory_gives_the_same(reader: HarnessDatabase) -> None:
+    store = InMemoryStepStore()
+
+    await imported(reader, store)
+    await imported(reader, store)
+
+    assert await reads_of(store) == load_recording().reads_without(EXTERNAL)
+
+
+async def test_more_problems_than_are_listed_are_counted(
+    reader: HarnessDatabase,
+    store: MongoStepStore,
+    documents: Database,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("stores.importing.MAX_LISTED_PROBLEMS", 3)
+    documents["events"].update_many({}, {"$set": {"kind": "lunch"}})
+
+    report, _ = await imported(reader, store)
+
+    assert len(report.problems) == 3
+    assert report.problem_count > 3
