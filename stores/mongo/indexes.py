@@ -5,7 +5,9 @@ can run side by side. Almost all are partial over `live`: what was superseded or
 read anything. Keys begin with what a cluster would shard by (`run_id`, or the workspace).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import combinations
 
 from pymongo import IndexModel
 from pymongo.errors import OperationFailure
@@ -23,8 +25,6 @@ _NAMESPACE_EXISTS = 48
 _LIVE: Document = {"live": True}
 _SUPERSEDED: Document = {"mark": "superseded"}
 _UNRESOLVED: Document = {"unresolved": True}
-_CONTINUED: Document = {"live": True, "continued_from": {"$exists": True}}
-_FORKED: Document = {"live": True, "forked_from": {"$exists": True}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +51,35 @@ class Index:
         return IndexModel(options.pop("key"), name=self.name, **options)
 
 
-def _of_runs(name: str, *filters: str, only: Document = _LIVE) -> Index:
-    fields = ("workspace_id", *filters, "started_at", "_id")
-    return Index(name=name, collection="runs", fields=fields, only=dict(only))
+RUN_FILTERS: dict[str, str] = {
+    "conversation": "conversation_id",
+    "parent": "parent_run_id",
+    "agent": "agent_name",
+    "state": "state",
+}
+"""What lists of runs can be narrowed by: the word in an index's name, and the field."""
+
+
+def _of_runs() -> Iterator[Index]:
+    """One for each combination of filters: a page costs what it shows, however rare its runs are.
+
+    A run is written to them when it is registered, and to half of them when its state changes.
+    """
+    for count in range(len(RUN_FILTERS) + 1):
+        for words in combinations(RUN_FILTERS, count):
+            filters = (RUN_FILTERS[each] for each in words)
+            yield Index(
+                name=f"runs_{'_'.join(words) or 'started'}_v1",
+                collection="runs",
+                fields=("workspace_id", *filters, "started_at", "_id"),
+            )
+
+
+def _of_run_origin(name: str, origin: str) -> Index:
+    """What came of a run, of few runs any."""
+    only: Document = {"live": True, origin: {"$exists": True}}
+    fields = ("workspace_id", origin, "started_at", "_id")
+    return Index(name=name, collection="runs", fields=fields, only=only)
 
 
 def _of_keyed(collection: str) -> tuple[Index, ...]:
@@ -82,14 +108,9 @@ def _of_keyed(collection: str) -> tuple[Index, ...]:
 
 
 INDEXES: tuple[Index, ...] = (
-    _of_runs("runs_started_v1"),
-    _of_runs("runs_conversation_v1", "conversation_id"),
-    _of_runs("runs_parent_v1", "parent_run_id"),
-    _of_runs("runs_conversation_parent_v1", "conversation_id", "parent_run_id"),
-    _of_runs("runs_agent_v1", "agent_name"),
-    _of_runs("runs_state_v1", "state"),
-    _of_runs("runs_continued_v1", "continued_from", only=_CONTINUED),
-    _of_runs("runs_forked_v1", "forked_from", only=_FORKED),
+    *_of_runs(),
+    _of_run_origin("runs_continued_v1", "continued_from"),
+    _of_run_origin("runs_forked_v1", "forked_from"),
     Index(
         name="runs_execution_v1",
         collection="runs",

@@ -217,6 +217,12 @@ class MongoStepStore(SingleWrites):
         found = await self._find("commit_heads", {"_id": head_id(self._workspace_id, execution_id)})
         return commit_head(found[0]) if found else None
 
+    def _own_record(self, documents: Iterable[Document]) -> RunRecord | None:
+        """The live run of this workspace among these."""
+        runs = (run_row(each) for each in documents if each["live"])
+        records = (each.record for each in runs)
+        return next((each for each in records if each.workspace_id == self._workspace_id), None)
+
     async def get_run(self, *, run_id: str) -> RunRecord | None:
         """See `StepStore.get_run`."""
         query = {"_id": run_id, "workspace_id": self._workspace_id, "live": True}
@@ -284,7 +290,7 @@ class MongoStepStore(SingleWrites):
     async def latest_snapshot(
         self, *, run_id: str, include_interrupted: bool = False
     ) -> ContinuableSnapshot | None:
-        """See `StepStore.latest_snapshot`. Three queries, two of them at once."""
+        """See `StepStore.latest_snapshot`. Two queries."""
         query = self._live_of(run_id)
         if not include_interrupted:
             query["state"] = "complete"
@@ -300,18 +306,24 @@ class MongoStepStore(SingleWrites):
     async def _read_newest_snapshot(
         self, run_id: str, query: Document
     ) -> ContinuableSnapshot | None:
-        run, found = await asyncio.gather(
-            self.get_run(run_id=run_id),
-            self._find("snapshots", query, sort=NEWEST_FIRST, limit=1),
-        )
+        run: Document = {"from": "runs", "localField": "run_id", "foreignField": "_id", "as": "run"}
+        pipeline: list[dict[str, Any]] = [
+            {"$match": query},
+            {"$sort": dict(NEWEST_FIRST)},
+            {"$limit": 1},
+            {"$lookup": run},
+        ]
+        async with self._reading(f"a snapshot of run {run_id!r}") as database:
+            found = await (await database["snapshots"].aggregate(pipeline)).to_list()
         if not found:
             return None
         row = snapshot_row(found[0])
         positions, texts = await self._read_log(run_id, row.ranges)
-        return snapshot_record(row, run, history_of(row, positions, texts))
+        record = self._own_record(found[0]["run"])
+        return snapshot_record(row, record, history_of(row, positions, texts))
 
     async def find_snapshot(self, *, run_id: str, sequence: int) -> ContinuableSnapshot | None:
-        """See `StepStore.find_snapshot`. Three queries, two of them at once."""
+        """See `StepStore.find_snapshot`. Two queries."""
         query = {**self._live_of(run_id), "sequence": sequence}
         return await self._newest_snapshot(run_id, query)
 

@@ -1,6 +1,9 @@
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
+from itertools import combinations
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -8,9 +11,12 @@ from bson import ObjectId
 from pymongo import AsyncMongoClient, MongoClient
 
 from stores.errors import StoreConfigurationError
+from stores.mongo.documents import run_document
 from stores.mongo.indexes import COLLECTIONS, INDEXES, check_indexes, create_indexes
 from stores.mongo.steps import MongoStepStore
 from stores.protocols import StepStore
+from stores.records import RunRecord
+from stores.rows import RunRow
 from tests.stores.watching import Document, Watcher, explained, stages, work
 from tests.stores.writer import Execution, RunScript, at, request
 
@@ -172,11 +178,20 @@ class TestIndexUse:
         assert documents <= 2 * returned, query
         assert keys <= 2 * returned, query
 
-    async def test_the_latest_snapshot_takes_three_queries(
-        self, store: MongoStepStore, watcher: Watcher
+    @pytest.mark.parametrize("include_interrupted", [False, True])
+    async def test_the_latest_snapshot_takes_two_queries(
+        self,
+        store: MongoStepStore,
+        watcher: Watcher,
+        *,
+        include_interrupted: bool,
     ) -> None:
-        await store.latest_snapshot(run_id="run-1")
-        assert watcher.names() == ["find", "find", "aggregate"]
+        latest = await store.latest_snapshot(
+            run_id="run-1", include_interrupted=include_interrupted
+        )
+        assert latest is not None
+        assert latest.conversation_id == "talk-1"  # of the run, which the snapshot leaves out
+        assert watcher.names() == ["aggregate", "aggregate"]
 
     async def test_superseding_and_taking_back_scans_no_collection(
         self, store: MongoStepStore, watcher: Watcher, client: AsyncMongoClient[Document]
@@ -211,6 +226,67 @@ class TestIndexUse:
         for _ in range(2):
             await store.save_snapshot(more)
         await _assert_no_scan(client, watcher)
+
+
+FILTERS = {"conversation_id": 2, "parent_run_id": 3, "agent_name": 5, "state": 7}
+"""Among how many values the runs of the next tests are spread, evenly and independently."""
+
+MATCHING_ALL = 4
+
+
+@pytest.fixture(scope="module")
+def spread_database(mongodb_uri: str) -> Iterator[str]:
+    """Runs of which each filter matches some, and all four together only `MATCHING_ALL`."""
+    name = f"test_{uuid4().hex}"
+    count = MATCHING_ALL * math.prod(FILTERS.values())
+
+    async def fill() -> None:
+        async with AsyncMongoClient[Document](mongodb_uri) as client:
+            await MongoStepStore(client=client, database=name).initialise()
+            runs = [run_document(_spread_run(number)) for number in range(count)]
+            await client[name]["runs"].insert_many(runs)
+
+    asyncio.run(fill())
+    yield name
+    with MongoClient[Document](mongodb_uri) as client:
+        client.drop_database(name)
+
+
+def _spread_run(number: int) -> RunRow:
+    record = RunRecord(
+        run_id=f"run-{number}",
+        started_at=at(number),
+        state="completed" if number % FILTERS["state"] else "failed",
+        conversation_id=f"conversation_id-{number % FILTERS['conversation_id']}",
+        parent_run_id=f"parent_run_id-{number % FILTERS['parent_run_id']}",
+        agent_name=f"agent_name-{number % FILTERS['agent_name']}",
+    )
+    return RunRow(record=record, branch="branch", number=1)
+
+
+@pytest.mark.parametrize(
+    "names", [each for count in range(5) for each in combinations(FILTERS, count)], ids="+".join
+)
+async def test_a_page_of_runs_examines_at_most_twice_what_it_returns(
+    mongodb_uri: str, spread_database: str, names: tuple[str, ...]
+) -> None:
+    filters: dict[str, Any] = {each: f"{each}-0" for each in names}
+    if "state" in filters:
+        filters["state"] = "failed"
+    watcher = Watcher(spread_database)
+    async with AsyncMongoClient[Document](mongodb_uri, event_listeners=[watcher]) as client:
+        store = MongoStepStore(client=client, database=spread_database)
+        first = await store.page_runs(limit=2, **filters)
+        second = await store.page_runs(limit=2, after=first.after, **filters)
+        found = [*first.runs, *second.runs]
+        assert len({each.run_id for each in found}) == MATCHING_ALL
+        assert found == sorted(found, key=lambda run: run.started_at, reverse=True)
+        for query, account in await explained(client, watcher.database, list(watcher.commands)):
+            keys, documents, returned = work(account)
+            assert returned >= 2, query
+            assert "SORT" not in stages(account), query
+            assert documents <= 2 * returned, (query, work(account))
+            assert keys <= 2 * returned, (query, work(account))
 
 
 async def _assert_no_scan(client: AsyncMongoClient[Document], watcher: Watcher) -> None:
