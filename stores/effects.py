@@ -235,7 +235,7 @@ def effect_record(row: EffectRow) -> ToolEffectRecord:
         started_at=row.started_at,
         ended_at=None if current.ordinal == START else current.at,
         idempotency_key=keys[-1] if keys else None,
-        effect_summary=summaries[-1] if summaries else None,
+        effect_summary=summaries[-1] if summaries else current.error,
         sequence=row.sequence,
         step_index=row.step_index,
         call_index=row.call_index,

@@ -93,7 +93,7 @@ class SnapshotRow(KeyedRow):
     """One snapshot: ranges of positions, no messages."""
 
     step_index: int
-    state: SnapshotState
+    state: SnapshotState = "complete"
     ranges: tuple[tuple[int, int], ...]
 
     @property

@@ -10,6 +10,7 @@ from stores.commits import Commit
 from stores.errors import IdempotencyConflictError, RunIdTakenError, StoreError
 from stores.operations import Operation
 from stores.protocols import StepStore
+from workflows.notices import Notice
 
 
 class DirectWriter:
@@ -33,7 +34,13 @@ class DirectWriter:
         self._sequence += 1
         return self._sequence - 1
 
-    async def record(self, operation: Operation, *, barrier: bool = False) -> None:  # noqa: ARG002 - all are
+    async def record(
+        self,
+        operation: Operation,
+        *,
+        barrier: bool = False,  # noqa: ARG002 - all are
+        then: Notice | None = None,
+    ) -> None:
         """Write the operation; a run that is being cancelled still writes.
 
         Raises:
@@ -48,6 +55,8 @@ class DirectWriter:
             result = await self._store.commit(commit)
             for outcome in result.refused():
                 raise _refusal(operation, outcome.error_type, outcome.error)
+        if then is not None:
+            await then()
 
 
 def _refusal(operation: Operation, error_type: str | None, text: str | None) -> StoreError:

@@ -6,6 +6,7 @@ idle, so what it holds depends on durable events only and a replay groups alike.
 """
 
 import asyncio
+import contextvars
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
@@ -36,6 +37,7 @@ from stores.operations import (
     StartToolEffect,
 )
 from workflows import policies
+from workflows.notices import Notice, Notices
 from workflows.payloads import staying_local
 
 _GROUP = "commit_boundaries"
@@ -56,8 +58,10 @@ class BoundaryWriter(Protocol):
         """The next place in the run's order."""
         ...
 
-    async def record(self, operation: Operation, *, barrier: bool = False) -> None:
-        """Write an operation; with `barrier` return only when it is stored.
+    async def record(
+        self, operation: Operation, *, barrier: bool = False, then: Notice | None = None
+    ) -> None:
+        """Write an operation; with `barrier` return only when it is stored. `then` follows that.
 
         Raises:
             ApplicationError: (in a workflow) it was refused, or an earlier one of the run was that
@@ -71,6 +75,7 @@ class BoundaryWriter(Protocol):
 class _Queued:
     operation: Operation
     done: asyncio.Future[None] | None
+    then: tuple[Notice, contextvars.Context] | None = None
 
 
 @dataclass
@@ -91,6 +96,7 @@ class Journal:
     """Length of the history when the newest commit was made: it tells workflow tasks apart."""
     _queue: list[_Queued] = field(default_factory=list[_Queued])
     _is_draining: bool = False
+    _notices: Notices = field(default_factory=Notices)
     _failure: ApplicationError | None = None
     _identities: dict[str, RegistrationIdentityResult] = field(
         default_factory=dict[str, RegistrationIdentityResult]
@@ -141,7 +147,9 @@ class Journal:
         self._sequences[run_id] = sequence + 1
         return sequence
 
-    async def record(self, operation: Operation, *, barrier: bool = False) -> None:
+    async def record(
+        self, operation: Operation, *, barrier: bool = False, then: Notice | None = None
+    ) -> None:
         """Queue an operation; with `barrier` wait until it is committed.
 
         The wait is shielded: a waiter that is cancelled changes nothing for the operation.
@@ -151,7 +159,8 @@ class Journal:
         if self._failure is not None:
             raise self._failure
         done = asyncio.get_running_loop().create_future() if barrier else None
-        self._queue.append(_Queued(operation, done))
+        following = (then, contextvars.copy_context()) if then else None
+        self._queue.append(_Queued(operation, done, following))
         self._start_draining()
         if done is not None:
             try:
@@ -189,11 +198,12 @@ class Journal:
     async def _wait_until_idle(self) -> bool:
         """Wait through a cancellation, and tell of it. Eviction gets out: the wait raises."""
         is_cancelled = False
-        while self._is_draining:
+        while self._is_draining or self._notices:
             try:
-                await workflow.wait_condition(lambda: not self._is_draining)
+                await workflow.wait_condition(lambda: not (self._is_draining or self._notices))
             except asyncio.CancelledError:
                 is_cancelled = True
+                self._notices.cancel()
         return is_cancelled
 
     def _check_first_registration(self, operation: Operation) -> None:
@@ -265,6 +275,8 @@ class Journal:
             outcome = refused.get(index)
             if outcome is None:
                 _resolve(queued, None)
+                if queued.then is not None:
+                    self._notices.give(*queued.then)
             else:
                 self._refuse(queued, outcome.error_type, outcome.error)
 

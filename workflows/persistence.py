@@ -31,10 +31,11 @@ from stores.errors import InvalidIdentifierError
 from stores.identifiers import MAX_LENGTH, check_identifier
 from stores.opening import open_step_store
 from stores.protocols import StepStore
-from stores.records import EffectPolicy
+from stores.records import EffectPolicy, SnapshotState
 from workflows.direct import DirectWriter
 from workflows.journal import BoundaryWriter, journal_of_execution
 from workflows.names import STEP_PERSISTENCE
+from workflows.notices import SnapshotSaved, notice_of
 from workflows.pending import MissingToolsError, check_pending_calls
 from workflows.recorder import CANCELLED, Failure, RunRecorder, ToolCallPlace
 from workflows.submission import RunOrigin, current_run_id, current_submission
@@ -197,6 +198,13 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
             raise RuntimeError(message)
         return self._recorder
 
+    def compaction_transcript_handle(self) -> str | None:
+        """The run id, for the receipt of a compaction; `None` before `for_run` has settled it.
+
+        It names what is stored of the run: a history from before the compaction may be pruned.
+        """
+        return self._recorder.run_id if self._recorder else self.run_id
+
     # --- the run ---
 
     async def wrap_run(
@@ -236,7 +244,7 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
         """Save the final history where no boundary has, and record the end."""
         messages = result.all_messages()
         if not self.recorder.transcript.equals(messages):
-            await self.recorder.save(messages)
+            await self._save(ctx, messages)
         await self.recorder.event("run_completed", usage=_usage(ctx))
         return result
 
@@ -255,9 +263,11 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
             raise error
         messages = self._history or []
         has_response = any(isinstance(message, ModelResponse) for message in messages)
-        if has_response or (self.capture_frontier and messages):
-            await self.recorder.save(messages)
-        await self.recorder.failed(failure, _usage(ctx))
+        try:
+            if has_response or (self.capture_frontier and messages):
+                await self._save(ctx, messages)
+        finally:  # an observer of the snapshot may be cancelled with the run
+            await self.recorder.failed(failure, _usage(ctx))
         raise error
 
     # --- model requests ---
@@ -268,7 +278,7 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
         """Barrier: all that the run has recorded is stored before the model is asked."""
         self._observe(ctx)
         if self.capture_frontier:
-            await self.recorder.save(ctx.messages)
+            await self._save(ctx, ctx.messages)
         await self.recorder.event("model_request_started", barrier=True)
         return request_context
 
@@ -358,18 +368,30 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
         """Save the settled history after a batch of tool calls, their results folded in."""
         self._observe(ctx)
         if self.capture_frontier and isinstance(node, ModelRequestNode):
-            await self.recorder.save(ctx.messages)
+            await self._save(ctx, ctx.messages)
         if isinstance(node, CallToolsNode):
             messages = list(ctx.messages)
             if isinstance(result, ModelRequestNode):
                 messages.append(result.request)
             if is_settled(messages):
-                await self.recorder.save(messages)
+                await self._save(ctx, messages)
         return result
+
+    async def _save(self, ctx: RunContext[AgentDepsT], messages: list[ModelMessage]) -> None:
+        """Save a history, and tell of it: `complete` when all its calls are answered."""
+        state: SnapshotState = "complete" if is_settled(messages) else "interrupted"
+        saved = SnapshotSaved(
+            persistence_run_id=self.recorder.run_id,
+            conversation_id=ctx.conversation_id,
+            step_index=self.recorder.step_index,
+            state=state,
+        )
+        await self.recorder.save(messages, state, then=notice_of(ctx, saved))
 
     def _observe(self, ctx: RunContext[AgentDepsT]) -> None:
         self._history = ctx.messages
-        self.recorder.step_index = ctx.run_step
+        # After a node the context is the one from before it, which a model request has outrun.
+        self.recorder.step_index = max(self.recorder.step_index, ctx.run_step)
 
 
 def check_metadata(metadata: object) -> None:

@@ -17,6 +17,7 @@ from stores.operations import (
 )
 from stores.records import EffectPolicy, EventKind, SnapshotState
 from workflows.journal import BoundaryWriter
+from workflows.notices import Notice
 from workflows.submission import RunOrigin
 from workflows.transcript import Transcript, is_settled
 
@@ -130,9 +131,14 @@ class RunRecorder:
         )
         await self.writer.record(operation, barrier=barrier)
 
-    async def save(self, messages: Sequence[ModelMessage]) -> None:
-        """Save a history: `complete` when all its calls are answered, else `interrupted`."""
-        state: SnapshotState = "complete" if is_settled(messages) else "interrupted"
+    async def save(
+        self,
+        messages: Sequence[ModelMessage],
+        state: SnapshotState,
+        *,
+        then: Notice | None = None,
+    ) -> None:
+        """Save a history in its state; `then` follows when it is stored."""
         ranges, entries = self.transcript.plan(messages)
         key = f"{self._saves}:{self.step_index}:{state}"
         self._saves += 1
@@ -145,7 +151,7 @@ class RunRecorder:
             ranges=ranges,
             entries=entries,
         )
-        await self.writer.record(operation)
+        await self.writer.record(operation, then=then)
 
     async def tool_started(
         self, call: ToolCallPlace, *, effect: EffectPolicy | None, arguments: str

@@ -8,7 +8,7 @@ string becomes a name. Columns that only queries need are computed on the way in
 import json
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -85,7 +85,10 @@ def _nothing(_: object) -> Values:
 
 @dataclass(frozen=True, kw_only=True)
 class RowTable(Generic[Record]):
-    """One table: `identity` is its primary key, `indexes` are lists of columns."""
+    """One table: `identity` is its primary key, `indexes` are lists of columns.
+
+    `added` says what rows from before a column hold in it.
+    """
 
     name: str
     form: Form[Record]
@@ -93,6 +96,7 @@ class RowTable(Generic[Record]):
     indexes: tuple[str, ...] = ()
     computed: tuple[str, ...] = ()
     compute: Callable[[Record], Values] = _nothing
+    added: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
     def columns(self) -> list[str]:
@@ -135,7 +139,7 @@ class RowTable(Generic[Record]):
             StoreConfigurationError: it is another table of the same name.
         """
         if not present:
-            return [self._creation, *self._index_creations]
+            return [self._creation, *self._index_creations()]
         missing = [each for each in self.columns if each not in present]
         foreign = sorted({*missing, *self.identity}.difference(present) & self._essential)
         if foreign:
@@ -144,7 +148,9 @@ class RowTable(Generic[Record]):
                 "it; name another file"
             )
             raise StoreConfigurationError(msg)
-        return [f"ALTER TABLE {self.name} ADD COLUMN {each}" for each in missing]
+        wanted = (f"{each}{self.added.get(each, '')}" for each in missing)
+        added = [f"ALTER TABLE {self.name} ADD COLUMN {each}" for each in wanted]
+        return [*added, *self._index_creations("IF NOT EXISTS ")] if added else []
 
     @property
     def _essential(self) -> set[str]:
@@ -158,10 +164,9 @@ class RowTable(Generic[Record]):
         identity = f", PRIMARY KEY ({', '.join(self.identity)})"
         return f"CREATE TABLE {self.name} ({', '.join(self.columns)}{identity})"
 
-    @property
-    def _index_creations(self) -> list[str]:
+    def _index_creations(self, unless: str = "") -> list[str]:
         return [
-            f"CREATE INDEX {self.name}_{number} ON {self.name} ({columns})"
+            f"CREATE INDEX {unless}{self.name}_{number} ON {self.name} ({columns})"
             for number, columns in enumerate(self.indexes, start=1)
         ]
 
@@ -184,6 +189,7 @@ def _computed_of_effect(row: EffectRow) -> Values:
 
 
 _OF_RUN = "workspace_id, run_id, "
+_STATE = {"state": " DEFAULT 'complete'"}
 
 RUNS = RowTable(
     name="runs",
@@ -206,9 +212,13 @@ SNAPSHOTS = RowTable(
     name="snapshots",
     form=JsonForm(SnapshotRow),
     indexes=(f"{_OF_RUN}sequence", f"{_OF_RUN}state, sequence", f"{_OF_RUN}key"),
+    added=_STATE,
 )
 SNAPSHOT_KEYS = RowTable(
-    name="snapshot_idempotency_keys", form=JsonForm(SnapshotRow), indexes=(f"{_OF_RUN}key",)
+    name="snapshot_idempotency_keys",
+    form=JsonForm(SnapshotRow),
+    indexes=(f"{_OF_RUN}key",),
+    added=_STATE,
 )
 EFFECTS = RowTable(
     name="tool_effects",

@@ -403,6 +403,15 @@ class EffectConformance(StepStoreTests):
         assert (only.status, only.started_at, only.ended_at) == ("completed", at(1), at(9))
         assert (only.idempotency_key, only.effect_summary) == ("key", "label")
 
+    @pytest.mark.spec("SP-130")
+    async def test_an_error_is_the_summary_of_an_effect_without_one(self, store: StepStore) -> None:
+        await store.record_tool_effect(effect("failed", error="OSError('no')"))
+        await store.record_tool_effect(effect(tool_call_id="told", effect_summary="label"))
+        await store.record_tool_effect(effect("failed", tool_call_id="told", error="OSError('no')"))
+        bare, told = await store.list_tool_effects(run_id="run-1")
+        assert (bare.effect_summary, bare.error) == ("OSError('no')", "OSError('no')")
+        assert (told.effect_summary, told.error) == ("label", "OSError('no')")
+
     async def test_a_late_start_does_not_reopen_a_finished_effect(self, store: StepStore) -> None:
         await store.record_tool_effect(effect())
         await store.record_tool_effect(effect("completed", ended_at=at(2)))

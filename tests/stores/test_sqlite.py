@@ -301,6 +301,51 @@ async def test_a_file_of_an_earlier_version_gains_the_columns_that_it_lacks(
     await again.aclose()
 
 
+@pytest.mark.spec("SP-48")
+async def test_snapshots_of_a_file_from_before_states_are_complete(
+    shared: sqlite3.Connection, database: Path, store: SqliteStepStore
+) -> None:
+    await filled(store)
+    await store.aclose()
+    for (index,) in shared.execute(
+        "SELECT name FROM sqlite_schema WHERE type = 'index' AND tbl_name = 'snapshots' "
+        "AND sql LIKE '%state%'"
+    ).fetchall():
+        shared.execute(f"DROP INDEX {index}")
+    shared.execute("ALTER TABLE snapshots DROP COLUMN state")
+    shared.execute("ALTER TABLE snapshot_idempotency_keys DROP COLUMN state")
+    again = SqliteStepStore(database=database)
+    assert [each.state for each in await again.list_snapshots(run_id="run-1")] == ["complete"] * 2
+    latest = await again.latest_snapshot(run_id="run-1")
+    assert latest is not None
+    assert latest.messages == [request("a"), response("b")]
+    await again.save_snapshot(snapshot([request("c")], "3", state="interrupted"))
+    assert await again.latest_snapshot(run_id="run-1") == latest
+    plan = shared.execute(
+        "EXPLAIN QUERY PLAN SELECT 1 FROM snapshots WHERE workspace_id = 'w' AND run_id = 'r' "
+        "AND state = 'complete' ORDER BY sequence DESC"
+    ).fetchall()
+    assert "state=?" in plan[0][-1]
+    await again.aclose()
+
+
+@pytest.mark.spec("SP-47")
+async def test_the_tables_are_those_of_the_seed_and_an_effect_is_one_row(
+    shared: sqlite3.Connection, store: SqliteStepStore
+) -> None:
+    await filled(store)
+    await store.record_tool_effect(effect("completed", ended_at=at(3)))
+    tables = {name for (name,) in shared.execute("SELECT name FROM sqlite_schema")}
+    assert {"runs", "events", "snapshots", "snapshot_idempotency_keys", "tool_effects"} <= tables
+    assert shared.execute("SELECT status FROM tool_effects").fetchall() == [("completed",)]
+    written = shared.execute("SELECT key FROM snapshots ORDER BY row_id").fetchall()
+    assert written == [("1",), ("2",)]
+    (creation,) = shared.execute(
+        "SELECT sql FROM sqlite_schema WHERE name = 'snapshots'"
+    ).fetchone()
+    assert "AUTOINCREMENT" in creation
+
+
 async def test_a_table_that_cannot_be_made_leaves_no_half(
     shared: sqlite3.Connection, database: Path
 ) -> None:
