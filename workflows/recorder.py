@@ -19,7 +19,7 @@ from stores.records import EffectPolicy, EventKind, SnapshotState
 from workflows.journal import BoundaryWriter
 from workflows.notices import Notice
 from workflows.submission import RunOrigin
-from workflows.transcript import Transcript, is_settled
+from workflows.transcript import Transcript
 
 
 @dataclass(frozen=True, kw_only=True)
