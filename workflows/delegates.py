@@ -282,10 +282,10 @@ async def _run_child(run_id: str, request: AgentRunInput) -> AgentRunOutput:
         child = await asyncio.shield(starting)
     except asyncio.CancelledError:
         with anyio.CancelScope(shield=True):
-            (started,) = await asyncio.gather(starting, return_exceptions=True)
-            if not isinstance(started, BaseException):
-                started.cancel()
-                await asyncio.gather(started, return_exceptions=True)
+            await asyncio.gather(starting, return_exceptions=True)
+            if not starting.cancelled() and starting.exception() is None:
+                starting.result().cancel()
+                await asyncio.gather(starting.result(), return_exceptions=True)
         raise
     return await _awaited(child)
 

@@ -8,6 +8,7 @@ import cli.processes
 import client
 import stores.errors
 import workflows.agents
+import workflows.delegates
 import workflows.journal
 
 ROOT = Path(__file__).parents[2]
@@ -21,6 +22,7 @@ def test_every_public_error_class_is_explained() -> None:
         client,
         stores.errors,
         workflows.agents,
+        workflows.delegates,
         workflows.journal,
     ):
         classes = [

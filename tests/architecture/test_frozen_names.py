@@ -16,6 +16,7 @@ from activities import boundaries, history
 from activities.boundaries import BoundaryActivities
 from activities.history import HistoryActivities
 from agents.assistant import agent as assistant
+from agents.orders import agent as orders
 from agents.scripted import agent as scripted
 from client import DATA_CONVERTER
 from sandbox import workflow_runner
@@ -67,7 +68,8 @@ def test_other_names() -> None:
     ]
     assert names.TASK_QUEUE == "perdure"
     assert names.STEP_PERSISTENCE == "step_persistence"
-    assert (scripted.name, assistant.name) == ("scripted", "assistant")
+    bundled = (scripted.name, assistant.name, orders.name)
+    assert bundled == ("scripted", "assistant", "orders")
 
 
 def test_names_of_delegates() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from pydantic_ai import Agent
+from pydantic_ai import Agent, RunContext
 from pydantic_ai.models.function import FunctionModel
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
@@ -32,13 +32,20 @@ pytestmark = pytest.mark.integration
 WITHIN = 30
 
 COUNTED = Agent(FunctionModel(follow), name="counted", deps_type=int, capabilities=[*durable()])
+DEPS: dict[str, object] = {"right": 7, "wrong": "seven", "odd": object()}
+
+
+def make_deps(ctx: RunContext[Any]) -> object:
+    return DEPS[str(ctx.tool_name)]
+
+
 COUNTING = Agent(
     FunctionModel(follow),
     name="counting",
     capabilities=[*durable()],
     tools=[
-        delegate(COUNTED, name=name, description=ANYTHING, on_failure="tell", deps=lambda _, v=v: v)
-        for name, v in (("right", 7), ("wrong", "seven"), ("odd", object()))
+        delegate(COUNTED, name=name, description=ANYTHING, on_failure="tell", deps=make_deps)
+        for name in DEPS
     ],
 )
 
