@@ -2,18 +2,25 @@
 
 import asyncio
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolCallPart
 from pydantic_ai.messages import ToolReturnPart as Return
 
 from stores.continuing import continue_run, find_continuation, find_starting_point, fork_run
-from stores.errors import AlreadyContinuedError, InvalidIdentifierError, UnresolvedEffectsError
+from stores.errors import (
+    AlreadyContinuedError,
+    DamagedSnapshotError,
+    InvalidIdentifierError,
+    UnresolvedEffectsError,
+)
 from stores.protocols import StepStore
 from stores.recovery import inspect_recovery
 from tests.stores.abstract import StepStoreTests
 from tests.stores.records import effect, event, run_record, snapshot
-from tests.stores.writer import RunScript, at, new_run, request, response
+from tests.stores.writer import Execution, RunScript, at, new_run, request, response
 
 
 def called(call_id: str = "call-1") -> ModelResponse:
@@ -54,12 +61,11 @@ class ContinuingConformance(StepStoreTests):
         await save_two(store)
         third = [*FIRST, request("d")]
         await store.save_snapshot(snapshot(third, step_index=3, sequence=12))
-        for place in ({"at_snapshot": 5}, {"at_step": 1}):
-            assert await fork_run(store, run_id="run-1", **place) == FIRST
-        for place in ({"at_snapshot": 9}, {"at_step": 2}):
-            assert (
-                await fork_run(store, run_id="run-1", include_interrupted=True, **place) == SECOND
-            )
+        assert await fork_run(store, run_id="run-1", at_snapshot=5) == FIRST
+        assert await fork_run(store, run_id="run-1", at_step=1) == FIRST
+        interrupted = partial(fork_run, store, run_id="run-1", include_interrupted=True)
+        assert await interrupted(at_snapshot=9) == SECOND
+        assert await interrupted(at_step=2) == SECOND
         assert await fork_run(store, run_id="run-1", at_step=3) == third
         with pytest.raises(ValueError, match="exclude each other"):
             await fork_run(store, run_id="run-1", at_step=1, at_snapshot=5)
@@ -81,7 +87,7 @@ class ContinuingConformance(StepStoreTests):
 
     @pytest.mark.parametrize("place", [{"at_snapshot": 6}, {"at_step": 7}])
     async def test_an_unknown_snapshot_is_refused_with_those_there_are(
-        self, store: StepStore, place: dict[str, int]
+        self, store: StepStore, place: dict[str, Any]
     ) -> None:
         await save_two(store)
         with pytest.raises(LookupError) as raised:
@@ -99,6 +105,32 @@ class ContinuingConformance(StepStoreTests):
         with pytest.raises(LookupError, match=r"snapshot 9 is interrupted.*include_interrupted"):
             await fork_run(store, run_id="run-1", at_snapshot=9)
         assert await fork_run(store, run_id="run-1", include_interrupted=True) == SECOND
+
+    async def test_a_damaged_history_is_named_with_one_that_can_be_read(
+        self, store: StepStore
+    ) -> None:
+        script, execution = RunScript(), Execution()
+        script.messages = [*FIRST]
+        await store.commit(execution.commit(script.snapshot(1, 0)))
+        await store.commit(execution.commit(script.snapshot(2, 2, ranges=((0, 9),))))
+        await store.commit(execution.commit(script.snapshot(3, 2, ranges=((0, 8),))))
+        for damaged in (
+            continue_run(store, run_id="run-1"),
+            fork_run(store, run_id="run-1", at_step=3),
+        ):
+            with pytest.raises(
+                DamagedSnapshotError, match=r"snapshot 3 .*damaged: .*Its snapshot 1 \(step 1"
+            ) as raised:
+                await damaged
+            assert "perdure fork run-1 --at-snapshot 1" in str(raised.value)
+        assert await fork_run(store, run_id="run-1", at_snapshot=1) == FIRST
+
+    async def test_a_damaged_history_without_another_one_says_so(self, store: StepStore) -> None:
+        script, execution = RunScript(), Execution()
+        script.messages = [*FIRST]
+        await store.commit(execution.commit(script.snapshot(1, 0, ranges=((0, 9),))))
+        with pytest.raises(DamagedSnapshotError, match="No other one"):
+            await continue_run(store, run_id="run-1")
 
     async def test_a_snapshot_is_found_by_its_place(self, store: StepStore) -> None:
         await save_two(store)
@@ -159,9 +191,10 @@ class UnresolvedConformance(StepStoreTests):
         self, store: StepStore
     ) -> None:
         history = [request("a"), called(), returned(), called()]
-        place = {"step_index": 1, "call_index": 0}
-        await store.record_tool_effect(effect("completed", sequence=3, **place, ended_at=at(2)))
-        await store.record_tool_effect(effect(sequence=6, **{**place, "step_index": 2}))
+        await store.record_tool_effect(
+            effect("completed", sequence=3, step_index=1, call_index=0, ended_at=at(2))
+        )
+        await store.record_tool_effect(effect(sequence=6, step_index=2, call_index=0))
         await store.save_snapshot(snapshot(history, state="interrupted", sequence=8))
         point = await find_starting_point(store, run_id="run-1", include_interrupted=True)
         assert [each.step_index for each in point.unresolved] == [2]
@@ -171,7 +204,11 @@ class UnresolvedConformance(StepStoreTests):
         await save_two(store)
         calls = (("read", "completed"), ("send", "failed"), ("pay", "started"))
         for index, (tool, status) in enumerate(calls):
-            values = {"tool_call_id": tool, "tool_name": tool, "sequence": 6 + index}
+            values: dict[str, Any] = {
+                "tool_call_id": tool,
+                "tool_name": tool,
+                "sequence": 6 + index,
+            }
             await store.record_tool_effect(effect(status, **values, ended_at=at(2)))
         found = await inspect_recovery(store, "run-1")
         assert found.newest is not None
