@@ -374,12 +374,19 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
             if isinstance(result, ModelRequestNode):
                 messages.append(result.request)
             if is_settled(messages):
-                await self._save(ctx, messages)
+                await self._save(ctx, messages, state="complete")
         return result
 
-    async def _save(self, ctx: RunContext[AgentDepsT], messages: list[ModelMessage]) -> None:
+    async def _save(
+        self,
+        ctx: RunContext[AgentDepsT],
+        messages: list[ModelMessage],
+        *,
+        state: SnapshotState | None = None,
+    ) -> None:
         """Save a history, and tell of it: `complete` when all its calls are answered."""
-        state: SnapshotState = "complete" if is_settled(messages) else "interrupted"
+        if state is None:
+            state = "complete" if is_settled(messages) else "interrupted"
         saved = SnapshotSaved(
             persistence_run_id=self.recorder.run_id,
             conversation_id=ctx.conversation_id,

@@ -11,7 +11,6 @@ from pydantic_ai.messages import (
     ModelRequestPart,
     ModelResponse,
     ModelResponsePart,
-    ToolCallPart,
 )
 
 from stores.histories import Range, ranges_of
@@ -50,10 +49,12 @@ class Transcript:
         """
         kept = self._unchanged_prefix(messages)
         known = self._known if kept else {}
+        # Of a history that only grew all that is known is here: nothing is left for others to find.
+        former = {} if kept else self._known
         # Places of messages that are here themselves are not for others of equal content.
-        here = (self._known.get(id(message)) for message in messages)
+        here = (former.get(id(message)) for message in messages)
         used = {each.position for each in here if each is not None}
-        finder = _Finder(self._known.values())
+        finder = _Finder(former.values())
         entries: list[PositionedMessage] = []
         for message in messages[kept:]:
             found = self._known.get(id(message)) or finder.find(message, used)
@@ -111,14 +112,15 @@ def is_settled(messages: Iterable[ModelMessage]) -> bool:
     """Whether a provider accepts the history as it is: every call answered, every answer asked for.
 
     Every tool call has exactly one later result; every result answers a call that is open there.
-    Retry feedback that names no tool answers no call.
+    Retry feedback that names no tool answers no call. Kinds are compared, not types: `isinstance`
+    is slow in the workflow sandbox, and a history is long.
     """
     open_calls: set[str] = set()
     for message in messages:
-        if isinstance(message, ModelResponse):
+        if message.kind == "response":
             if open_calls:
                 return False
-            calls = [part.tool_call_id for part in message.parts if isinstance(part, ToolCallPart)]
+            calls = [part.tool_call_id for part in message.parts if part.part_kind == "tool-call"]
             open_calls = set(calls)
             if len(open_calls) != len(calls):
                 return False
