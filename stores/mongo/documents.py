@@ -16,8 +16,10 @@ from bson import ObjectId
 
 from stores.commits import CommitHead
 from stores.effects import EffectRow, Transition
+from stores.histories import Range
 from stores.operations import EventContext
 from stores.paging import microseconds, time_at
+from stores.ranges import packed, unpacked
 from stores.records import RunBranch, RunRecord
 from stores.rows import EventRow, PositionRow, RunRow, SnapshotRow
 
@@ -26,6 +28,10 @@ Document = dict[str, Any]
 SERVER_TIME: Document = {"$multiply": [{"$toLong": "$$NOW"}, 1000]}
 """The server's clock in an update's pipeline, as microseconds since 1970. What a sweep compares is
 told by this one clock, whichever process writes."""
+
+MAX_PLAIN_RANGES = 100
+"""More than that come from a history that was rewritten in many places, and would be read by no
+person; at 100,000 messages they would take 2.6 MB."""
 
 _TIMES = frozenset({"at", "started_at", "ended_at", "branch_time", "queued_at"})
 _JSON_TEXTS = frozenset({"metadata", "usage"})
@@ -52,10 +58,17 @@ def _decoded(name: str, value: Any) -> Any:  # noqa: ANN401 - any BSON value
     if name in _TUPLES:
         return tuple(value)
     if name == "ranges":
-        return tuple((start, end) for start, end in value)
+        return ranges_in(value)
     if name == "context":
         return EventContext.model_validate(json.loads(value))
     return value
+
+
+def ranges_in(value: bytes | list[list[int]]) -> tuple[Range, ...]:
+    """The ranges of a stored snapshot: many are packed, a few are there for all to read."""
+    if isinstance(value, bytes):
+        return unpacked(value)
+    return tuple((start, end) for start, end in value)
 
 
 def _document_of(record: Any, *, without: Collection[str] = ()) -> Document:  # noqa: ANN401 - any of ours
@@ -86,6 +99,8 @@ def row_document(row: EventRow | SnapshotRow | PositionRow) -> Document:
 def _row_document(row: EventRow | SnapshotRow | PositionRow | EffectRow) -> Document:
     """All fields of a row; one that replaces a stored row is its next revision."""
     document = _document_of(row, without={"row_id", "transitions"})
+    if isinstance(row, SnapshotRow) and len(row.ranges) > MAX_PLAIN_RANGES:
+        document["ranges"] = packed(row.ranges)
     if row.row_id is not None and "revision" in document:
         document["revision"] += 1
     return {"_id": row.row_id or ObjectId(), **document}

@@ -11,7 +11,7 @@ from pymongo.asynchronous.client_session import AsyncClientSession
 
 from stores.histories import Range
 from stores.mongo.client import Database
-from stores.mongo.documents import Document
+from stores.mongo.documents import Document, ranges_in
 from stores.ranges import difference, portion, union
 
 RunPlace = tuple[str, str]
@@ -84,7 +84,7 @@ async def _join_ranges(view: View, query: Document, ranges: dict[RunPlace, list[
     )
     async for document in found:
         place = (document["workspace_id"], document["run_id"])
-        ranges[place] = union([*ranges.get(place, ()), *map(tuple, document["ranges"])])
+        ranges[place] = union([*ranges.get(place, ()), *ranges_in(document["ranges"])])
 
 
 async def _unsettled(view: View, run_ids: Collection[str]) -> set[RunPlace]:

@@ -16,6 +16,7 @@ from stores.identifiers import DEFAULT_WORKSPACE, check_identifier
 from stores.mongo.client import Client, Database, MongoConnection
 from stores.mongo.commit import MongoCommits
 from stores.mongo.documents import (
+    MAX_PLAIN_RANGES,
     Document,
     commit_head,
     effect_row,
@@ -40,6 +41,7 @@ from stores.paging import (
     page_of,
 )
 from stores.preparing import PreparedCommit, prepare
+from stores.ranges import union
 from stores.records import (
     ContinuableSnapshot,
     RunPage,
@@ -353,11 +355,14 @@ class MongoStepStore(SingleWrites):
         self, run_id: str, ranges: Iterable[Range]
     ) -> tuple[dict[int, str], dict[str, str]]:
         """The digests at these positions, and the texts of those that are stored."""
-        wanted = [{"position": {"$gte": start, "$lt": end}} for start, end in ranges]
-        if not wanted:
+        spans = union(ranges)
+        if not spans:
             return {}, {}
+        wanted: Document = {"$or": [{"position": {"$gte": a, "$lt": b}} for a, b in spans]}
+        if len(spans) > MAX_PLAIN_RANGES:  # the server plans each part of an `$or` by itself
+            wanted = {"position": {"$in": list(positions_in(spans))}}
         pipeline: list[dict[str, Any]] = [
-            {"$match": {**self._live_of(run_id), "$or": wanted}},
+            {"$match": {**self._live_of(run_id), **wanted}},
             {
                 "$lookup": {
                     "from": "messages",

@@ -12,6 +12,7 @@ from pymongo.database import Database
 
 from stores.digests import message_digest, message_text
 from stores.mongo import leftovers, sweeping
+from stores.mongo.documents import MAX_PLAIN_RANGES
 from stores.mongo.indexes import COLLECTIONS
 from stores.mongo.leftovers import View
 from stores.mongo.references import SOURCES, Source
@@ -141,6 +142,20 @@ class TestWhatGoes:
         assert texts(database) == ["kept"]
         assert [each.looked_at for each in told] == [0, 3, 6, 9, 10]
         assert told[-1] == done
+
+    async def test_a_history_in_many_pieces_is_swept_like_any_other(
+        self, store: MongoStepStore, database: Database[Document]
+    ) -> None:
+        execution, script = new_run("pieces")
+        script.messages = [request(str(number)) for number in range(2 * MAX_PLAIN_RANGES + 2)]
+        pieces = [(each, each + 1) for each in range(0, len(script.messages), 2)]
+        await store.commit(execution.commit(script.snapshot(1, 0, ranges=pieces)))
+        execution.next_task()
+        await store.commit(execution.commit(script.snapshot(2, 500, ranges=pieces[:1])))
+        assert (await sweep(store)).positions == len(pieces) - 1
+        latest = await store.latest_snapshot(run_id=script.run_id)
+        assert latest is not None
+        assert latest.messages == script.messages[:1]
 
     async def test_one_workspace_or_all_of_them(
         self, store: MongoStepStore, database: Database[Document]

@@ -1,15 +1,21 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stores.histories import Range, positions_in
-from stores.ranges import difference, holds, portion, union
+from stores.ranges import difference, holds, packed, portion, union, unpacked
 
 RANGES = st.lists(
     st.tuples(st.integers(0, 30), st.integers(0, 6)).map(lambda pair: (pair[0], sum(pair))),
     max_size=8,
+)
+
+
+ANY_RANGES = st.lists(
+    st.tuples(st.integers(0, 10**9), st.integers(1, 10**6)).map(lambda pair: (pair[0], sum(pair)))
 )
 
 
@@ -40,3 +46,21 @@ def test_a_portion_has_the_next_positions(ranges: list[Range], start: int, count
 @given(RANGES, st.integers(0, 40))
 def test_a_position_is_held_or_not(ranges: list[Range], position: int) -> None:
     assert holds(ranges, position) == (position in positions(ranges))
+
+
+@given(ANY_RANGES)
+def test_packed_ranges_come_back_in_their_order(ranges: list[Range]) -> None:
+    assert unpacked(packed(ranges)) == tuple(ranges)
+
+
+def test_ranges_of_a_history_rewritten_throughout_take_two_bytes_each() -> None:
+    kept = [(3 * each, 3 * each + 1) for each in range(50_000)]
+    rewritten = [(start + 11, end + 11) for start, end in kept]
+    history = [each for pair in zip(kept, rewritten, strict=True) for each in pair]
+    assert len(packed(history)) <= 2 * len(history)
+
+
+@pytest.mark.parametrize("data", [b"\x80", b"\x02\xff", b"\x02"])
+def test_what_was_never_packed_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"end within a number|is shorter"):
+        unpacked(data)
