@@ -7,7 +7,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import anyio
 from pydantic import TypeAdapter
@@ -47,8 +47,6 @@ would go on until the money is spent."""
 
 SETUP_ERRORS = frozenset({"UnknownAgentError", "InvalidDepsError", "InvalidInputError"})
 """Of a child. No model can mend them, so they fail the parent whatever `on_failure` says."""
-
-Ended = TypeVar("Ended")
 
 _USAGE = TypeAdapter(RunUsage)
 
@@ -271,7 +269,10 @@ class Delegation:
 
 
 async def _run_child(run_id: str, request: AgentRunInput) -> AgentRunOutput:
-    """Run the child; a cancellation is handed down, and told when the child has ended.
+    """Run the child; a cancellation is handed down once, and told when the child has ended.
+
+    The core's cancel scopes cancel a task again and again while it waits, and the SDK would pass on
+    each, without an end. So the wait is shielded from the first one on.
 
     Raises:
         asyncio.CancelledError: this task was cancelled; the child was, too, or had ended.
@@ -279,29 +280,14 @@ async def _run_child(run_id: str, request: AgentRunInput) -> AgentRunOutput:
     """
     starting = asyncio.create_task(_start_child(run_id, request))
     try:
-        child = await asyncio.shield(starting)
+        return await asyncio.shield(await asyncio.shield(starting))
     except asyncio.CancelledError:
         with anyio.CancelScope(shield=True):
             await asyncio.gather(starting, return_exceptions=True)
             if not starting.cancelled() and starting.exception() is None:
-                starting.result().cancel()
-                await asyncio.gather(starting.result(), return_exceptions=True)
-        raise
-    return await _awaited(child)
-
-
-async def _awaited(handle: asyncio.Future[Ended]) -> Ended:
-    """What the server's work gave; a cancellation is passed on once, and told when it has ended.
-
-    The core's cancel scopes cancel a task again and again while it waits, and the SDK would pass on
-    each, without an end. So the wait is shielded from the first one on.
-    """
-    try:
-        return await asyncio.shield(handle)
-    except asyncio.CancelledError:
-        with anyio.CancelScope(shield=True):
-            handle.cancel()
-            await asyncio.gather(handle, return_exceptions=True)
+                # By id: the SDK names the child's first execution, which a reset has closed.
+                asking = workflow.get_external_workflow_handle(run_id).cancel()
+                await asyncio.gather(asking, starting.result(), return_exceptions=True)
         raise
 
 
@@ -372,15 +358,18 @@ def _remaining(ctx: RunContext[Any]) -> UsageLimits | None:
 
 async def _recorded_usage(run_id: str, workspace_id: str) -> RunUsage:
     """What a run had used when it ended without a result; its record tells."""
-    loaded: LoadUsageResult = await _awaited(
-        workflow.start_activity(
-            "load_usage",
-            LoadUsageRequest(run_id=run_id, workspace_id=workspace_id),
-            result_type=LoadUsageResult,
-            start_to_close_timeout=policies.READ_TIMEOUT,
-            retry_policy=policies.READ_RETRIES,
-        )
+    loading = workflow.start_activity(
+        "load_usage",
+        LoadUsageRequest(run_id=run_id, workspace_id=workspace_id),
+        result_type=LoadUsageResult,
+        start_to_close_timeout=policies.READ_TIMEOUT,
+        retry_policy=policies.READ_RETRIES,
     )
+    try:
+        loaded: LoadUsageResult = await asyncio.shield(loading)
+    except asyncio.CancelledError:
+        loading.cancel()
+        raise
     return _USAGE.validate_python(loaded.usage or {})
 
 

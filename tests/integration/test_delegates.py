@@ -20,6 +20,12 @@ from tests.helpers.delegating import AGENTS, ANYTHING, LEAD, asking, waiting
 from tests.helpers.eventually import eventually
 from tests.helpers.evidence import stored_and_replayed
 from tests.helpers.script import Call, echo_steps, follow, script
+from tests.helpers.user_workflows import (
+    USER_WORKFLOWS,
+    ScriptedRun,
+    ScriptedRunsInput,
+    ScriptedRunsWorkflow,
+)
 from tests.helpers.workers import count_events, running_worker
 from workflows.agent_run import AgentRunWorkflow
 from workflows.agent_run_models import AgentRunInput, AgentRunOutput
@@ -165,6 +171,22 @@ async def test_delegates_have_delegates(
     assert output.usage.requests == 2 + 2 + 2
     assert lead.usage is not None
     assert lead.usage["requests"] == 2 + 2
+
+
+@pytest.mark.spec("SP-37")
+async def test_run_in_a_workflow_of_a_user_delegates_too(
+    temporal: Client, mongo: StepStore, task_queue: str
+) -> None:
+    request = ScriptedRunsInput(runs=[ScriptedRun(prompt=asking(echo_steps(1)), agent="lead")] * 2)
+    async with running_worker(temporal, mongo, AGENTS, task_queue, workflows=USER_WORKFLOWS):
+        handle = await temporal.start_workflow(
+            ScriptedRunsWorkflow.run, request, id=f"runs-{uuid4().hex}", task_queue=task_queue
+        )
+        assert await asyncio.wait_for(handle.result(), WITHIN) == ["led", "led"]
+    children = [
+        (await only_delegate(mongo, f"{handle.id}-{number}-return")).run_id for number in (0, 1)
+    ]
+    assert len({*children}) == 2
 
 
 async def test_delegate_that_fails_fails_the_run_that_asked(
@@ -478,3 +500,25 @@ async def has_delegates(
 ) -> bool:
     states = [each.state for each in await delegates(store, run_id)]
     return len([each for each in states if state in {None, each}]) == count
+
+
+async def test_cancel_reaches_a_delegate_that_was_reset(
+    temporal: Client, mongo: StepStore, task_queue: str, tmp_path: Path
+) -> None:
+    """Its first execution is closed, and one that is closed cannot be asked to cancel itself."""
+    marker = tmp_path / "marker"
+    async with running_worker(temporal, mongo, AGENTS, task_queue):
+        handle = await start(temporal, task_queue, asking(waiting(tmp_path / "never", marker)))
+        await eventually(marker.exists)
+        child = await only_delegate(mongo, handle.id)
+        described = await temporal.get_workflow_handle(child.run_id).describe()
+        first = temporal.get_workflow_handle(
+            child.run_id, run_id=described.run_id, first_execution_run_id=described.run_id
+        )
+        marker.unlink()
+        again = await reset(temporal, first, await first_event(first, "ACTIVITY_TASK_SCHEDULED"))
+        await eventually(marker.exists)
+        await handle.cancel()
+        assert isinstance(await failure(handle), CancelledError)
+        assert (await again.describe()).status is WorkflowExecutionStatus.CANCELED
+    await agrees(temporal, mongo, handle.id, child.run_id)
