@@ -284,6 +284,8 @@ def _record_facts(record: "RunRecord", parent_state: str | None) -> list[tuple[s
         ("Workspace", record.workspace_id),
         ("Conversation", record.conversation_id),
         ("Parent run", parent),
+        ("Continues", _origin_words(record.continued_from, record.from_snapshot)),
+        ("Forked from", _origin_words(record.forked_from, record.from_snapshot)),
         ("Principal", record.principal),
         ("Metadata", ", ".join(f"{k}={v}" for k, v in record.metadata.items())),
         ("Started", f"{moment(record.started_at)} ({age(record.started_at)})"),
@@ -291,6 +293,12 @@ def _record_facts(record: "RunRecord", parent_state: str | None) -> list[tuple[s
         ("Error", record.error),
         ("Usage", ", ".join(f"{k} {v}" for k, v in (record.usage or {}).items() if v)),
     ]
+
+
+def _origin_words(run_id: str | None, snapshot: int | None) -> str | None:
+    if run_id is None or snapshot is None:
+        return run_id
+    return f"{run_id}, from its snapshot {snapshot}"
 
 
 def _execution_words(execution: "Execution") -> str:

@@ -13,8 +13,10 @@ from typing import Annotated, Never
 import typer
 
 from cli.collection import gc_command
+from cli.continuing import continue_command, fork_command
 from cli.demo import demo_command
 from cli.dev import dev_command
+from cli.difference import diff_command
 from cli.failures import CommandError, ExitCode
 from cli.importing import import_harness_command
 from cli.inspection import show_command
@@ -31,6 +33,7 @@ from cli.runs import (
 )
 from cli.setup import doctor_command, init_command
 from cli.submit import run_command
+from cli.tree import tree_command
 from stores.errors import (
     InvalidCursorError,
     InvalidIdentifierError,
@@ -116,6 +119,8 @@ _add("demo", demo_command, "perdure demo")
 _add("init", init_command, "perdure init --dry-run")
 _add("doctor", doctor_command, "perdure doctor")
 _add("run", run_command, "perdure run scripted 'Pack my bag' --conversation-id trip-1")
+_add("continue", continue_command, "perdure continue scripted-20260101-120000-3fa9c1 'And two'")
+_add("fork", fork_command, "perdure fork scripted-20260101-120000-3fa9c1 --at-step 2 --dry-run")
 _add("runs", runs_command, "perdure runs --agent scripted --state failed --limit 20")
 _add("show", show_command, "perdure show scripted-20260101-120000-3fa9c1")
 _add("events", events_command, "perdure events scripted-20260101-120000-3fa9c1 --json")
@@ -129,6 +134,8 @@ _add(
     import_harness_command,
     "perdure import-harness --uri mongodb://localhost:27017 --database agents --dry-run",
 )
+_add("tree", tree_command, "perdure tree trip-1")
+_add("diff", diff_command, "perdure diff scripted-20260101-120000-3fa9c1 mine --json")
 _add("replay", replay_command, "perdure replay scripted-20260101-120000-3fa9c1")
 
 

@@ -83,7 +83,7 @@ def events_command(
     """List the events of a run, in order."""
 
     async def read() -> tuple[Any, Any]:
-        async with _known_run(run_id, workspace) as (store, run):
+        async with known_run(run_id, workspace) as (store, run):
             return run, await store.list_events(run_id=run_id)
 
     run, events = asyncio.run(read())
@@ -111,7 +111,7 @@ def snapshots_command(
     """
 
     async def read() -> Sequence[Any]:
-        async with _known_run(run_id, workspace) as (store, _):
+        async with known_run(run_id, workspace) as (store, _):
             return await store.list_snapshot_summaries(run_id=run_id)
 
     snapshots = asyncio.run(read())
@@ -130,7 +130,7 @@ def effects_command(
     """
 
     async def read() -> tuple[Sequence[Any], list[str]]:
-        async with _known_run(run_id, workspace) as (store, _):
+        async with known_run(run_id, workspace) as (store, _):
             effects = await store.list_tool_effects(run_id=run_id)
             return effects, await _standings(current_settings(), effects)
 
@@ -194,7 +194,7 @@ def messages_command(
 
 
 @asynccontextmanager
-async def _known_run(run_id: str, workspace: str) -> "AsyncGenerator[tuple[StepStore, RunRecord]]":
+async def known_run(run_id: str, workspace: str) -> "AsyncGenerator[tuple[StepStore, RunRecord]]":
     """The store, and the run in it.
 
     Raises:
@@ -218,13 +218,18 @@ async def _page(
             page = await page_orphans(settings, store, wanted)
         else:
             page = await store.page_runs(**wanted)
-    open_runs = [run.run_id for run in page.runs if run.ended_at is None]
+    return page, await joined_states(settings, page.runs)
+
+
+async def joined_states(settings: "Settings", runs: "Sequence[RunRecord]") -> list[str]:
+    """The state of each run: its own last word, or Temporal's where it could not speak any more."""
+    open_runs = [run.run_id for run in runs if run.ended_at is None]
     executions = await _executions(settings, open_runs)
     if not executions:
-        return page, [run.state for run in page.runs]
+        return [run.state for run in runs]
     from cli.executions import joined_state  # noqa: PLC0415 - slow to load
 
-    return page, [joined_state(run, executions.get(run.run_id)) for run in page.runs]
+    return [joined_state(run, executions.get(run.run_id)) for run in runs]
 
 
 async def _executions(
@@ -262,12 +267,11 @@ def _joined(
 
 
 async def _snapshot(run_id: str, workspace: str, sequence: int | None) -> "ContinuableSnapshot":
-    async with _known_run(run_id, workspace) as (store, _):
+    async with known_run(run_id, workspace) as (store, _):
         if sequence is None:
             found = await store.latest_snapshot(run_id=run_id, include_interrupted=True)
         else:
-            snapshots = await store.list_snapshots(run_id=run_id)
-            found = next((each for each in snapshots if each.sequence == sequence), None)
+            found = await store.find_snapshot(run_id=run_id, sequence=sequence)
     if found is None:
         which = "no snapshot" if sequence is None else f"no snapshot {sequence}"
         message = f"run {run_id!r} has {which}; `perdure snapshots {run_id}` lists them"

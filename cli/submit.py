@@ -76,7 +76,7 @@ def run_command(
     with --continue-from and --fork-from: then unanswered tool calls of that history are executed.
     The same run sent twice under one id runs once.
     """
-    request = _request(
+    request = run_request(
         agent=agent,
         prompt=sys.stdin.read() if prompt == "-" else prompt,
         conversation_id=conversation_id,
@@ -84,23 +84,23 @@ def run_command(
         fork_from=fork_from,
         include_interrupted=include_interrupted,
         metadata=_metadata(metadata or []),
-        deps=_deps(deps),
+        deps=parsed_deps(deps),
         model=model,
         workspace_id=workspace,
     )
-    submission = _Submission(
+    submission = Submission(
         settings=current_settings(),
-        run_id=_checked_run_id(run_id) if run_id is not None else _fresh_run_id(agent),
+        run_id=checked_run_id(run_id) if run_id is not None else fresh_run_id(agent),
         is_fresh=run_id is None,
         request=request,
     )
     if dry_run:
         print_json(submission.as_document())
     else:
-        _send(submission, wait=wait, as_json=as_json)
+        start_run(submission, wait=wait, as_json=as_json)
 
 
-def _send(submission: "_Submission", *, wait: bool, as_json: bool) -> None:
+def start_run(submission: "Submission", *, wait: bool, as_json: bool) -> None:
     """Start the run and print what it gives: its output, or with `wait` off its id."""
     try:
         output = asyncio.run(submission.send(wait=wait))
@@ -126,7 +126,7 @@ class _RunEndedError(CommandError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Submission:
+class Submission:
     """One run to be started. `is_fresh`: nobody else can have its id."""
 
     settings: "Settings"
@@ -135,6 +135,7 @@ class _Submission:
     request: "AgentRunInput"
 
     def as_document(self) -> dict[str, Any]:
+        """What `--dry-run` prints."""
         return {
             "run_id": self.run_id,
             "temporal_address": self.settings.temporal_address,
@@ -273,7 +274,12 @@ class _Submission:
         return _RunEndedError(message, state)
 
 
-def _request(**fields: Any) -> "AgentRunInput":  # noqa: ANN401 - checked by the model
+def run_request(**fields: Any) -> "AgentRunInput":  # noqa: ANN401 - checked by the model
+    """The input of `agent_run` with these fields.
+
+    Raises:
+        WrongUsageError: they do not fit.
+    """
     from pydantic import ValidationError  # noqa: PLC0415
 
     from workflows.agent_run_models import AgentRunInput  # noqa: PLC0415
@@ -285,13 +291,14 @@ def _request(**fields: Any) -> "AgentRunInput":  # noqa: ANN401 - checked by the
         raise WrongUsageError(message) from error
 
 
-def _checked_run_id(run_id: str) -> str:
+def checked_run_id(run_id: str) -> str:
+    """The id, when a run may have it."""
     from stores.identifiers import check_identifier  # noqa: PLC0415
 
     return check_identifier("run_id", run_id)
 
 
-def _fresh_run_id(agent: str) -> str:
+def fresh_run_id(agent: str) -> str:
     """`<agent>-<UTC time>-<random>`: sorts by time, can be read aloud, and nobody else has it."""
     slug = re.sub(r"[^A-Za-z0-9]+", "-", agent).strip("-")[:40] or "run"
     now = datetime.now(UTC)  # noqa: TID251 - a name for people, made outside any workflow
@@ -309,7 +316,12 @@ def _metadata(pairs: list[str]) -> dict[str, str]:
     return found
 
 
-def _deps(text: str | None) -> object:
+def parsed_deps(text: str | None) -> object:
+    """What the JSON of `--deps` says.
+
+    Raises:
+        WrongUsageError: it is no JSON.
+    """
     if text is None:
         return None
     try:

@@ -17,9 +17,14 @@ from pydantic_ai.messages import (
 )
 
 
-def describe_messages(messages: Sequence[ModelMessage]) -> Iterator[str]:
-    """A heading for each message, then its parts, whole, by pydantic-ai's names for them."""
-    for index, message in enumerate(messages):
+def describe_messages(messages: Sequence[ModelMessage], *, first: int = 0) -> Iterator[str]:
+    """A heading for each message, then its parts, whole, by pydantic-ai's names for them.
+
+    Args:
+        messages: of a history.
+        first: the number of the first one in it.
+    """
+    for index, message in enumerate(messages, start=first):
         model = message.model_name if isinstance(message, ModelResponse) else None
         yield f"--- {index} {message.kind}{f' of {model}' if model else ''}"
         for part in message.parts:

@@ -76,7 +76,7 @@ def operation_digest(operation: Write) -> str:
 
 def history_digest(step_index: int, state: str, messages: Sequence[ModelMessage]) -> str:
     """SHA-256 (hex) over what a whole history means: for a snapshot that names no positions."""
-    meanings = [_message_meaning(message) for message in messages]
+    meanings = [message_meaning(message) for message in messages]
     meaning = _canonical(["save_history", step_index, state, meanings])
     return hashlib.sha256(meaning.encode()).hexdigest()
 
@@ -110,7 +110,7 @@ def _meaning(operation: Write) -> list[Any]:
             ]
         case SaveSnapshot():
             entries = [
-                [entry.position, _message_meaning(entry.message)] for entry in operation.entries
+                [entry.position, message_meaning(entry.message)] for entry in operation.entries
             ]
             ranges = [list(each) for each in operation.ranges]
             return ["save_snapshot", operation.step_index, operation.state, ranges, entries]
@@ -130,7 +130,8 @@ def _meaning(operation: Write) -> list[Any]:
             return ["annotate", operation.idempotency_key, operation.effect_summary]
 
 
-def _message_meaning(message: ModelMessage) -> dict[str, Any]:
+def message_meaning(message: ModelMessage) -> dict[str, Any]:
+    """The message without what differs when the same step is executed again."""
     meaning = _stated(json.loads(message_text(message)))
     for stamp in _STAMPS:
         meaning.pop(stamp, None)
