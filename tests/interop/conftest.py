@@ -7,6 +7,7 @@ from uuid import uuid4
 import pytest
 from pymongo import MongoClient
 
+from stores.memory import InMemoryStepStore
 from stores.mongo.harness import HarnessDatabase
 from stores.mongo.indexes import COLLECTIONS
 from stores.mongo.steps import MongoStepStore
@@ -36,8 +37,14 @@ async def reader(mongodb_uri: str, source: str) -> AsyncIterator[HarnessDatabase
 
 
 @pytest.fixture
-async def store(mongodb_uri: str, prepared_database: str) -> AsyncIterator[MongoStepStore]:
-    """An empty store of ours."""
+def store() -> InMemoryStepStore:
+    """An empty store of ours; an import uses what all stores have alike."""
+    return InMemoryStepStore()
+
+
+@pytest.fixture
+async def mongo(mongodb_uri: str, prepared_database: str) -> AsyncIterator[MongoStepStore]:
+    """An empty store of ours in MongoDB."""
     store = MongoStepStore(db_url=mongodb_uri, database=prepared_database)
     yield store
     await store.aclose()

@@ -1,7 +1,8 @@
 """The harness's side, run by the interpreter of its own environment; prints JSON.
 
 `write URI DATABASE`: runs that its own `MongoStepStore` keeps, in both layouts of messages.
-`use BACKEND PLACE`: its capability and its helpers over a store of ours.
+`use BACKEND PLACE`: its capability and its helpers over a store of ours; a place in MongoDB is a
+connection string and, behind a space, a database.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ recovery: Any = importlib.import_module("pydantic_ai_harness.step_persistence.re
 
 PLANS: dict[str, tuple[tuple[str, ...], ...]] = {
     "help me": (("look_up", "set_label"), ("ask",), ("moody",)),
-    "break": (("look_up",), ("set_label", "explode")),
+    "break": (("look_up",), ("set_label",), ("explode",)),
     "go on": (("look_up",),),
     "large": (("large",),),
 }
@@ -56,9 +57,7 @@ def follow(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
         return ModelResponse(parts=[TextPart(f"{prompt}: done")])
     turn = len(messages)
     return ModelResponse(
-        parts=[
-            ToolCallPart(name, {}, tool_call_id=f"call-{turn}-{name}") for name in plan[done]
-        ]
+        parts=[ToolCallPart(name, {}, tool_call_id=f"call-{turn}-{name}") for name in plan[done]]
     )
 
 
@@ -98,12 +97,12 @@ def make_agent(store: Any, run_id: str) -> Agent[None, str]:
     async def moody() -> str:
         tries.append("")
         if len(tries) == 1:
-            raise ModelRetry("not now")
+            raise ModelRetry("not now")  # noqa: EM101, TRY003 - as a tool would
         return "now"
 
     @agent.tool_plain
     async def explode() -> str:
-        raise RuntimeError("it broke")
+        raise RuntimeError("it broke")  # noqa: EM101, TRY003 - as a tool would
 
     @agent.tool_plain
     async def large() -> str:
@@ -189,7 +188,7 @@ async def _put_inline(database: Any, run_id: str) -> None:
 
 async def use(backend: Any, place: str) -> dict[str, Any]:
     """Run the harness's capability over a store of ours, then its helpers, then our reads."""
-    uri, _, database = place.rpartition("/")
+    uri, _, database = place.partition(" ")
     places: dict[str, dict[str, Any]] = {
         "memory": {},
         "file": {"directory": place},
@@ -218,4 +217,4 @@ async def use(backend: Any, place: str) -> dict[str, Any]:
 if __name__ == "__main__":
     command, *arguments = sys.argv[1:]
     found = asyncio.run({"write": write, "use": use}[command](*arguments))
-    print(json.dumps(found))
+    sys.stdout.write(json.dumps(found))

@@ -27,7 +27,9 @@ def dump(uri: str) -> dict[str, list[dict[str, Any]]]:
     """All other collections of the database."""
     with MongoClient[dict[str, Any]](uri) as client:
         names = set(client[DATABASE].list_collection_names()) - set(LEFT_OUT)
-        return {name: list(client[DATABASE][name].find(sort=[("_id", 1)])) for name in sorted(names)}
+        return {
+            name: list(client[DATABASE][name].find(sort=[("_id", 1)])) for name in sorted(names)
+        }
 
 
 def main() -> None:
