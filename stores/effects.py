@@ -70,18 +70,37 @@ class EffectRow(Row):
 
     @property
     def live(self) -> tuple[Transition, ...]:
-        """The transitions that count, in the order in which they came."""
-        return tuple(each for each in self.transitions if each.mark is None)
+        """The transitions that count, in the order in which they came.
+
+        One that was written outside a workflow is never marked; it was said of a call, and counts
+        as long as that call's start does.
+        """
+        unmarked = tuple(each for each in self.transitions if each.mark is None)
+        starts = [each.mark for each in self.transitions if each.ordinal == START]
+        if starts and None not in starts:
+            return tuple(each for each in unmarked if each.number is not None)
+        return unmarked
 
     @property
     def mark(self) -> Mark | None:
         """`None` while any transition counts."""
-        return None if self.live else self.transitions[-1].mark
+        marks = (each.mark for each in reversed(self.transitions) if each.mark is not None)
+        return None if self.live else next(marks)
 
     @property
     def current(self) -> Transition:
         """The transition that says what the effect is now."""
         return max(self.live, key=lambda each: _RANK[each.status])
+
+    @property
+    def moves(self) -> tuple[Transition, ...]:
+        """The transitions that count and changed something when they came."""
+        moves: list[Transition] = []
+        for each in self.live:
+            is_forward = all(_RANK[each.status] > _RANK[former.status] for former in moves)
+            if is_forward or each.ordinal == START:
+                moves.append(each)
+        return tuple(moves)
 
     @property
     def started_at(self) -> datetime:
@@ -149,7 +168,8 @@ def move(row: EffectRow, transition: Transition) -> tuple[EffectRow, Disposition
     """The row after a transition, and what became of it.
 
     An ordinal that is recorded is suppressed or, with other content, refused. One that is new and
-    would move the effect back is suppressed too: it changes nothing.
+    would move the effect back is suppressed too: it changes nothing. Only what was said outside a
+    workflow is kept then beside what a commit says, for that may yet be taken back.
     """
     for each in row.live:
         if each.ordinal == transition.ordinal:
@@ -157,7 +177,9 @@ def move(row: EffectRow, transition: Transition) -> tuple[EffectRow, Disposition
             return row, "suppressed" if equal else "refused"
     is_forward = not row.live or _RANK[transition.status] > _RANK[row.current.status]
     if not is_forward and transition.ordinal != START:
-        return row, "suppressed"
+        may_count_yet = transition.number is None and row.current.number is not None
+        if not may_count_yet:
+            return row, "suppressed"
     former = [
         each
         for each in row.transitions
@@ -225,8 +247,9 @@ def is_reached(transition: Transition, branches: Collection[str], number: int) -
 def effect_record(row: EffectRow) -> ToolEffectRecord:
     """The effect as it is read: a live row folded."""
     current = row.current
-    keys = [each.idempotency_key for each in row.live if each.idempotency_key is not None]
-    summaries = [each.effect_summary for each in row.live if each.effect_summary is not None]
+    moves = row.moves
+    keys = [each.idempotency_key for each in moves if each.idempotency_key is not None]
+    summaries = [each.effect_summary for each in moves if each.effect_summary is not None]
     return ToolEffectRecord(
         tool_call_id=row.tool_call_id,
         tool_name=row.tool_name,

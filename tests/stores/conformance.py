@@ -9,6 +9,7 @@ from tests.stores.continuation_conformance import (
     UnresolvedConformance,
 )
 from tests.stores.lost_task_conformance import ResetConformance, SupersedeConformance
+from tests.stores.outside_conformance import OutsideConformance
 from tests.stores.row_conformance import EffectConformance, EventConformance, SnapshotConformance
 from tests.stores.run_conformance import LifeConformance, RunConformance, WorkspaceConformance
 
@@ -27,6 +28,7 @@ class StepStoreConformance(
     CommitConformance,
     SupersedeConformance,
     ResetConformance,
+    OutsideConformance,
     LifeConformance,
 ):
     """All of it."""

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from stores.commits import Commit
 from stores.operations import AppendEvent, FinishToolEffect, Operation
-from tests.stores.paths import STEP_KINDS, Delivery, Path, Step
+from tests.stores.paths import STEP_KINDS, Delivery, Path, StartedEffect, Step
 from tests.stores.writer import START, at
 
 STEPS = st.lists(
@@ -44,7 +44,9 @@ class Story:
 
     def plain(self) -> list[Delivery]:
         """The surviving commits, and what came from outside, in order."""
-        entries = sorted([*self.path.held, *self.asides], key=lambda entry: entry[0])
+        starts = self.path.started_effects()
+        asides = [each for each in self.asides if each[1].of_effect in {None, *starts}]
+        entries = sorted([*self.path.held, *asides], key=lambda entry: entry[0])
         return [delivery for _, delivery in entries]
 
 
@@ -196,7 +198,7 @@ class Narrator:
 
     def _write_from_outside(self) -> None:
         """Writes without a position: each key decides alone, and no task or reset takes them."""
-        number = len(self._story.sent)
+        number, of_effect = len(self._story.sent), None
         operation: Operation = _event("run-1", key=f"outside-{number}", sequence=5000 + number)
         match self._draw(st.sampled_from(OUTSIDE)):
             case "unkeyed":
@@ -204,35 +206,43 @@ class Narrator:
             case "own run":
                 operation = _event("run-3", key=f"outside-{number}", sequence=None)
             case "resolved":
-                operation = self._resolution(number) or operation
+                of_effect = self._unknown_effect()
+                operation = _resolution(of_effect, number) if of_effect else operation
             case "clashing":
                 operation = _event("run-1", key="outside", sequence=5000 + number, step=number)
             case _:
                 pass
         commit = Commit(operations=(operation,), now=START, branch="outside")
-        delivery = Delivery(commit=commit, calls=(None,))
+        delivery = Delivery(commit=commit, calls=(None,), of_effect=of_effect)
         self._story.seen["from outside"] += 1
         for _ in range(1 + self._chance(2)):
             self._story.asides.append((len(self._story.sent), delivery))
             self._story.sent.append(delivery)
 
-    def _resolution(self, number: int) -> Operation | None:
-        """Somebody settles a call of which the reported path does not know what became."""
+    def _unknown_effect(self) -> StartedEffect | None:
+        """One of which the reported path does not know what became."""
         run = self._checkpoints[-1].runs[0]
         if "unknown" not in run.statuses:
             return None
         self._story.seen["resolved from outside"] += 1
-        effect = run.statuses.index("unknown")
-        return FinishToolEffect(
-            run_id=run.run_id,
-            sequence=5000 + number,
-            tool_call_id=f"call-{effect}",
-            tool_name="look_up",
-            step_index=effect,
-            call_index=0,
-            status="resolved",
-            ordinal=2,
-        )
+        step = run.statuses.index("unknown")
+        starts = self._checkpoints[-1].started_effects()
+        return next((each for each in starts if each[:2] == (run.run_id, step)), None)
+
+
+def _resolution(effect: StartedEffect, number: int) -> FinishToolEffect:
+    """What somebody says of an effect; no task has to be reported for it to count."""
+    run_id, step, _ = effect
+    return FinishToolEffect(
+        run_id=run_id,
+        sequence=5000 + number,
+        tool_call_id=f"call-{step}",
+        tool_name="look_up",
+        step_index=step,
+        call_index=0,
+        status="resolved",
+        ordinal=2,
+    )
 
 
 def _event(run_id: str, *, key: str, sequence: int | None, step: int = 0) -> AppendEvent:

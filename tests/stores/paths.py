@@ -222,12 +222,21 @@ class Place:
         )
 
 
+StartedEffect = tuple[str, int, str]
+"""Run, step and branch of a start."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Delivery:
-    """A commit on its way to a store. `calls` has, for each end of a call, the call's arguments."""
+    """A commit on its way to a store.
+
+    `calls` has, for each end of a call, the call's arguments. `of_effect`: from outside it is said
+    of this effect, and goes with it.
+    """
 
     commit: Commit
     calls: tuple[int | None, ...]
+    of_effect: StartedEffect | None = None
 
     def __str__(self) -> str:
         """One line."""
@@ -248,7 +257,8 @@ class Delivery:
         return [
             (each.run_id, each.kind)
             if isinstance(each, RegisterRun)
-            else each.key and (each.run_id, each.kind, each.key, operation_digest(each), branch, call)
+            else each.key
+            and (each.run_id, each.kind, each.key, operation_digest(each), branch, call)
             for each, call in zip(commit.operations, self.calls, strict=True)
         ]
 
@@ -297,11 +307,13 @@ class Path:
         commit = Commit(operations=tuple(operations), now=START, position=position)
         return Delivery(commit=commit, calls=tuple(calls))
 
-    def started_effects(self) -> set[tuple[str, str]]:
-        """Run and key of each effect that was started on this path."""
+    def started_effects(self) -> set[StartedEffect]:
+        """The effects that were started on this path."""
         return {
-            (each.run_id, each.effect_key)
+            (each.run_id, each.step_index, delivery.commit.position.branch)
             for _, delivery in self.held
             for each in delivery.commit.operations
             if isinstance(each, StartToolEffect)
+            and each.step_index is not None
+            and delivery.commit.position is not None
         }

@@ -33,9 +33,7 @@ INTERLEAVINGS = int(os.environ.get("PERDURE_TEST_INTERLEAVINGS", "1000"))
 
 ALL_RUNS = (*RUNS, "run-3")
 
-NO_DATABASE = settings(
-    deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
-)
+NO_DATABASE = settings(deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 
 VERDICTS = {"apply", "suppress", "supersede", "adopt", "stale", "conflict"}
 DISPOSITIONS = {"suppressed", "superseding", "refused"}
@@ -91,24 +89,16 @@ def timed(delivery: Delivery, times: dict[Hashable, datetime]) -> Commit:
     return replace(delivery.commit, operations=tuple(operations))
 
 
-async def read(
-    store: StepStore, run_id: str, started_effects: set[tuple[str, str]] | None = None
-) -> dict[str, Any]:
-    """All that can be read of a run; of effects that its path does not start, what is left."""
+async def read(store: StepStore, run_id: str) -> dict[str, Any]:
+    """All that can be read of a run."""
     run = await store.get_run(run_id=run_id)
     snapshots = await store.list_snapshots(run_id=run_id)
     latest = await store.latest_snapshot(run_id=run_id)
-    effects = await store.list_tool_effects(run_id=run_id)
     return {
         "run": run and replace(run, branches=()),
         "branches": set(run.branches) if run else set[RunBranch](),
         "events": await store.list_events(run_id=run_id),
-        "effects": [
-            each
-            for each in effects
-            if started_effects is None
-            or (run_id, f"{each.step_index}/{each.call_index}") in started_effects
-        ],
+        "effects": await store.list_tool_effects(run_id=run_id),
         "unresolved": await store.list_unresolved_tool_effects(run_id=run_id),
         "snapshots": [replace(each, messages=[]) for each in snapshots],
         "texts": [[text_of(message) for message in each.messages] for each in snapshots],
@@ -125,8 +115,7 @@ async def check(story: Story) -> list[CommitResult]:
     expected = [await plain.commit(timed(each, times)) for each in story.plain()]
     assert {each.verdict for each in expected} <= {"apply", "adopt"}
     for run_id in ALL_RUNS:
-        started = story.path.started_effects()
-        held, wanted = await read(store, run_id, started), await read(plain, run_id, started)
+        held, wanted = await read(store, run_id), await read(plain, run_id)
         # Beside those of the path: a lost task may have been the run's first on its execution.
         assert held.pop("branches") >= wanted.pop("branches")
         assert held == wanted
@@ -162,4 +151,58 @@ def test_any_order_leaves_what_the_plain_sequence_leaves() -> None:
         count(seen, story, asyncio.run(check(story)))
 
     run()
+    check_that_it_bites(seen)
+
+
+def renamed(delivery: Delivery, name: str) -> Delivery:
+    """Of runs and executions that no other story has in the same database."""
+    commit = delivery.commit
+    operations = tuple(
+        each.model_copy(update={"run_id": f"{each.run_id}-{name}"}) for each in commit.operations
+    )
+    position = commit.position
+    if position is not None:
+        execution_id, branch = f"{position.execution_id}-{name}", f"{position.branch}-{name}"
+        position = replace(position, execution_id=execution_id, branch=branch)
+    return replace(delivery, commit=replace(commit, operations=operations, position=position))
+
+
+@pytest.mark.integration
+@pytest.mark.crash
+@pytest.mark.timeout(1800)
+@pytest.mark.spec("SP-19", "SP-20", "SP-21", "SP-22")
+def test_mongodb_answers_and_holds_the_same_as_memory(
+    mongodb_uri: str, prepared_database: str
+) -> None:
+    seen: Counter[str] = Counter()
+    # As from two workers: what one remembers of the execution is outdated by the other.
+    workers = [MongoStepStore(db_url=mongodb_uri, database=prepared_database) for _ in "ab"]
+
+    async def compare(story: Story) -> list[CommitResult]:
+        name = uuid4().hex
+        sent = [renamed(each, name) for each in story.sent]
+        memory = InMemoryStepStore()
+        answers = await deliver(workers, sent)
+        assert answers == await deliver([memory], sent)
+        for run_id in (f"{each}-{name}" for each in ALL_RUNS):
+            assert await read(workers[0], run_id) == await read(memory, run_id)
+        execution_id = f"{story.path.place.execution_id}-{name}"
+        heads = [
+            await each.find_commit_head(execution_id=execution_id) for each in (*workers, memory)
+        ]
+        assert heads[0] == heads[1] == heads[2]
+        return answers
+
+    with asyncio.Runner() as runner:
+
+        @given(stories())
+        @settings(NO_DATABASE, max_examples=max(INTERLEAVINGS // 5, 1))
+        def run(story: Story) -> None:
+            count(seen, story, runner.run(compare(story)))
+
+        try:
+            run()
+        finally:
+            for worker in workers:
+                runner.run(worker.aclose())
     check_that_it_bites(seen)
