@@ -36,6 +36,7 @@ from stores.protocols import StepStore
 from workflows import names
 from workflows.agents import register_agents
 from workflows.delegates import check_delegates
+from workflows.headers import LineageInterceptor
 from workflows.interceptor import JournalInterceptor
 from workflows.registry import WORKFLOWS
 
@@ -49,9 +50,9 @@ _VISIBILITY_DEADLINE_SECONDS = 30
 """How long `init` waits until the server knows new search attributes."""
 
 
-def interceptors() -> list[Interceptor]:
-    """What worker and replayer put around workflows and activities."""
-    return [JournalInterceptor(), HeartbeatInterceptor()]
+def interceptors(store: StepStore | None = None) -> list[Interceptor]:
+    """What worker and replayer put around workflows and activities; a replayer has no store."""
+    return [JournalInterceptor(), HeartbeatInterceptor(), LineageInterceptor(store)]
 
 
 def build_worker(
@@ -88,7 +89,7 @@ def build_worker(
         workflows=[*WORKFLOWS, *workflows],
         activities=[*boundaries.activities, history.load_history, history.load_usage, *activities],
         plugins=[AgentPlugin(agent) for agent in agents],
-        interceptors=interceptors(),
+        interceptors=interceptors(store),
         workflow_runner=workflow_runner(client.data_converter),
         max_cached_workflows=settings.max_cached_workflows,
         max_concurrent_workflow_tasks=settings.max_concurrent_workflow_tasks,

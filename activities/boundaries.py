@@ -30,6 +30,20 @@ BoundaryMode = Literal["local", "regular"]
 """How commits run: as local activities with a regular fallback, or as regular ones at once."""
 
 
+BOUNDARIES = frozenset(
+    {
+        "registration_identity",
+        "register_run",
+        "append_event",
+        "save_snapshot",
+        "start_tool_effect",
+        "finish_tool_effect",
+        "commit_boundaries",
+    }
+)
+"""Names of the activities below."""
+
+
 class RegistrationIdentityRequest(BaseModel):
     """The identity that the workflow derived for a run, to be journaled."""
 

@@ -20,7 +20,7 @@ from benchmarks.bench import Bench
 from benchmarks.figures import Figure, median, percentile
 from stores.commits import Commit, CommitPosition
 from stores.opening import open_step_store
-from stores.operations import Operation
+from stores.operations import AnnotateToolEffect, Operation
 from stores.protocols import StepStore
 from workflows.recorder import RunRecorder, ToolCallPlace
 
@@ -53,6 +53,9 @@ class CommitBuilder:
         """See `BoundaryWriter`."""
         self._sequence += 1
         return self._sequence - 1
+
+    async def annotate(self, annotation: AnnotateToolEffect) -> None:
+        """Nothing annotates here."""
 
     async def record(self, operation: Operation, *, barrier: bool = False) -> None:  # noqa: ARG002
         """See `BoundaryWriter`."""

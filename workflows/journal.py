@@ -29,6 +29,7 @@ from activities.boundaries import (
 from stores.errors import RunIdTakenError
 from stores.identifiers import DEFAULT_WORKSPACE
 from stores.operations import (
+    AnnotateToolEffect,
     AppendEvent,
     FinishToolEffect,
     Operation,
@@ -37,6 +38,7 @@ from stores.operations import (
     StartToolEffect,
 )
 from workflows import policies
+from workflows.lineage import Lineage, inherited_lineage
 from workflows.notices import Notice, Notices
 from workflows.payloads import staying_local
 
@@ -68,6 +70,10 @@ class BoundaryWriter(Protocol):
                 nobody waited for; the type is the store's error class.
             StoreError: (outside) it was refused.
         """
+        ...
+
+    async def annotate(self, annotation: AnnotateToolEffect) -> None:
+        """Write at once what a tool says of its effect, where code may; its end repeats it."""
         ...
 
 
@@ -168,6 +174,9 @@ class Journal:
             except ApplicationError as error:
                 raise self._unseen.pop(operation.run_id, error) from error.__cause__
             self._raise_unseen(operation.run_id)
+
+    async def annotate(self, annotation: AnnotateToolEffect) -> None:
+        """Write nothing: it is no boundary, and the finish of the call carries it."""
 
     async def drain(self) -> bool:
         """Commit all that is queued: the last barrier of an execution.
@@ -355,7 +364,10 @@ def journal_of_execution() -> Journal:
     journal = find_journal()
     if journal is None:
         info = workflow.info()
-        journal = Journal(execution_id=info.original_execution_run_id)
+        inherited = inherited_lineage() or Lineage()
+        journal = Journal(
+            execution_id=info.original_execution_run_id, workspace_id=inherited.workspace_id
+        )
         setattr(instance, _ATTRIBUTE, journal)
     return journal
 

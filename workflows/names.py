@@ -11,6 +11,9 @@ AGENT_RUN = "agent_run"
 STATUS_QUERY = "status"
 UNRESOLVED_TOOL_EFFECTS_QUERY = "unresolved_tool_effects"
 
+LINEAGE_HEADER = "perdure-lineage"
+"""Header of activities and child workflows; see `workflows.lineage.Lineage`."""
+
 STEP_PERSISTENCE = "step_persistence"
 """Capability id."""
 

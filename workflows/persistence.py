@@ -32,8 +32,16 @@ from stores.identifiers import MAX_LENGTH, check_identifier
 from stores.opening import open_step_store
 from stores.protocols import StepStore
 from stores.records import EffectPolicy, SnapshotState
-from workflows.direct import DirectWriter
+from workflows.delegation import (
+    default_conversation_id,
+    default_run_id,
+    lineage_of_run,
+    outer_run_id,
+    worker_writer,
+)
+from workflows.direct import DirectWriter, StaleAttemptError
 from workflows.journal import BoundaryWriter, journal_of_execution
+from workflows.lineage import Lineage, entered, scope_of
 from workflows.names import STEP_PERSISTENCE
 from workflows.notices import SnapshotSaved, notice_of
 from workflows.pending import MissingToolsError, check_pending_calls
@@ -49,7 +57,7 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
     Args:
         store: where runs outside a workflow are written; `None` means a fresh in-memory store.
             Inside a workflow the worker's store is always the one written to, and a worker refuses
-            an agent whose capability brings another.
+            an agent whose capability brings another. In a worker's activity `None` means that one.
         agent_name: recorded on the run; when set, it also goes into the derived run id.
         run_id: the id of this one run; reusing an instance that has one is refused.
         parent_run_id: the run that delegated this one; inferred when `None`.
@@ -67,6 +75,7 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
     capture_frontier: bool = False
     id: str | None = field(default=STEP_PERSISTENCE, kw_only=True)
     _memory: StepStore | None = field(default=None, init=False, repr=False, compare=False)
+    _lineage: Lineage = field(default_factory=Lineage, init=False, repr=False, compare=False)
     _principal: str | None = field(default=None, init=False, repr=False, compare=False)
     _origin: RunOrigin = field(default_factory=RunOrigin, init=False, repr=False, compare=False)
     _recorder: RunRecorder | None = field(default=None, init=False, repr=False, compare=False)
@@ -141,20 +150,30 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
         ):
             if value is not None:
                 check_identifier(kind, value)
-        enclosing = current_run_id.get()
-        submission = current_submission.get() if enclosing is None else None
+        submission = current_submission.get() if current_run_id.get() is None else None
         run = replace(self, agent_name=self.agent_name or (ctx.agent.name if ctx.agent else None))
         if submission is not None:
             run.run_id = submission.run_id
             run.metadata = {**self.metadata, **submission.metadata}
-            run.parent_run_id = self.parent_run_id or submission.parent_run_id
+            run.parent_run_id = self.parent_run_id or submission.parent_run_id or outer_run_id()
             run._principal = submission.principal  # noqa: SLF001 - of this class
             run._origin = submission.origin  # noqa: SLF001 - of this class
         else:
             run.run_id = self.run_id or self._derived_run_id(ctx)
-            run.parent_run_id = self.parent_run_id or enclosing
-        run._recorder = RunRecorder(run.run_id, self._writer())  # noqa: SLF001 - of this class
+            run.parent_run_id = self.parent_run_id or outer_run_id()
+        run._lineage = lineage_of_run(  # noqa: SLF001 - of this class
+            run.run_id, conversation_id=ctx.conversation_id, parent_run_id=run.parent_run_id
+        )
+        run._recorder = RunRecorder(run.run_id, self._writer(run.run_id))  # noqa: SLF001 - of this class
         return run
+
+    def get_default_run_id(self) -> str | None:
+        """For a delegate in a tool activity an id that is the same on every attempt."""
+        return default_run_id() if self.store is None and self.run_id is None else None
+
+    def get_default_conversation_id(self, run_id: str) -> str | None:
+        """For a delegate in a tool activity an id that is the same on every attempt."""
+        return default_conversation_id(run_id) if self.store is None else None
 
     def _derived_run_id(self, ctx: RunContext[AgentDepsT]) -> str:
         if ctx.run_id is None:
@@ -171,16 +190,18 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
             raise InvalidIdentifierError(kind, f"{derived[:20]}...", problem)
         return derived
 
-    def _writer(self) -> BoundaryWriter:
+    def _writer(self, run_id: str) -> BoundaryWriter:
         if workflow.in_workflow():
             return journal_of_execution()
-        return DirectWriter(self.outside_store)
+        writer = worker_writer(run_id) if self.store is None else None
+        return writer or DirectWriter(self.outside_store)
 
     @property
     def outside_store(self) -> StepStore:
-        """Where runs outside a workflow go: `store`, or one in memory made at first use.
+        """Where runs outside a worker go: `store`, or one in memory made at first use.
 
-        In a worker's activity that one is fresh for each run: the process may live for months.
+        In an activity that no worker's store reaches, such as one in a process of its own, it is
+        fresh for each run: the process may live for months.
         """
         if self.store is not None:
             return self.store
@@ -214,15 +235,13 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
         handler: WrapRunHandler,
     ) -> AgentRunResult[Any]:
         """Let delegates find their parent, and the journal know what the run ended with."""
-        token = current_run_id.set(self.recorder.run_id)
-        try:
-            return await handler()
-        except Exception as error:
-            if workflow.in_workflow():
-                journal_of_execution().run_failure = (self.recorder.run_id, error)
-            raise
-        finally:
-            current_run_id.reset(token)
+        with entered(scope_of(self._lineage)):
+            try:
+                return await handler()
+            except Exception as error:
+                if workflow.in_workflow():
+                    journal_of_execution().run_failure = (self.recorder.run_id, error)
+                raise
 
     async def before_run(self, ctx: RunContext[AgentDepsT]) -> None:
         """Register the run.
@@ -253,8 +272,11 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
     ) -> AgentRunResult[Any]:
         """Save the history as it was at the failure, and record the failure. Waits for nothing.
 
-        Control flow of the workflow (continue-as-new, eviction) is no failure and records nothing.
+        Control flow of the workflow (continue-as-new, eviction) is no failure and records nothing,
+        and neither may an attempt that a later one has taken over.
         """
+        if isinstance(error, StaleAttemptError):
+            raise error
         if isinstance(error, asyncio.CancelledError):
             failure = CANCELLED
         elif isinstance(error, Exception):
@@ -348,7 +370,8 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
         try:
             await self.recorder.tool_started(place, effect=effect, arguments=arguments)
             has_begun = True
-            result = await handler(args)
+            with entered(scope_of(self._lineage.in_call(*place.identity), self.recorder)):
+                result = await handler(args)
         except asyncio.CancelledError:
             await self.recorder.tool_ended(place, "unknown" if has_begun else "failed", CANCELLED)
             raise

@@ -9,11 +9,13 @@ from pydantic_ai.messages import ModelMessage
 from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflowError
 
 from stores.operations import (
+    AnnotateToolEffect,
     AppendEvent,
     FinishToolEffect,
     RegisterRun,
     SaveSnapshot,
     StartToolEffect,
+    key_of_effect,
 )
 from stores.records import EffectPolicy, EventKind, SnapshotState
 from workflows.journal import BoundaryWriter
@@ -52,6 +54,11 @@ class ToolCallPlace:
     tool_call_id: str
     tool_name: str
 
+    @property
+    def identity(self) -> tuple[int, int, str]:
+        """Step, call index and call id."""
+        return (self.step_index, self.call_index, self.tool_call_id)
+
 
 @dataclass
 class RunRecorder:
@@ -71,6 +78,10 @@ class RunRecorder:
     )
     _saves: int = 0
     _open_calls: int = 0
+    _annotations: dict[str, AnnotateToolEffect] = field(
+        default_factory=dict[str, AnnotateToolEffect]
+    )
+    """What was said of the effects of calls in flight, by their keys."""
     _end: tuple[Failure, dict[str, Any]] | None = None
 
     async def register(
@@ -171,6 +182,20 @@ class RunRecorder:
         await self.writer.record(operation)
         await self.event("tool_call_started", call=call, barrier=True)
 
+    async def annotate(
+        self, effect_key: str, *, idempotency_key: str | None, effect_summary: str | None
+    ) -> None:
+        """Add to the effect of a call in flight; also kept for the record of its end."""
+        said = self._annotations.get(effect_key)
+        annotation = AnnotateToolEffect(
+            run_id=self.run_id,
+            effect_key=effect_key,
+            idempotency_key=_newest(idempotency_key, said.idempotency_key if said else None),
+            effect_summary=_newest(effect_summary, said.effect_summary if said else None),
+        )
+        self._annotations[effect_key] = annotation
+        await self.writer.annotate(annotation)
+
     async def tool_ended(
         self,
         call: ToolCallPlace,
@@ -178,6 +203,7 @@ class RunRecorder:
         failure: Failure | None = None,
     ) -> None:
         """Record how a call ended; waits for nothing."""
+        said = self._annotations.pop(key_of_effect(*call.identity), None)
         operation = FinishToolEffect(
             run_id=self.run_id,
             sequence=self.writer.next_sequence(self.run_id),
@@ -188,6 +214,8 @@ class RunRecorder:
             status=status,
             error=failure.text if failure else None,
             error_type=failure.error_type if failure else None,
+            idempotency_key=said.idempotency_key if said else None,
+            effect_summary=said.effect_summary if said else None,
             ordinal=self._ordinal(call.step_index, "finish", call.call_index),
         )
         await self.writer.record(operation)
@@ -214,3 +242,7 @@ class RunRecorder:
         place = (step_index, kind, call_index)
         self._ordinals[place] += 1
         return self._ordinals[place] - 1
+
+
+def _newest(said: str | None, before: str | None) -> str | None:
+    return before if said is None else said

@@ -1,0 +1,47 @@
+"""The worker's store as code in the body of an activity reaches it."""
+
+import asyncio
+
+from temporalio import activity
+
+from stores.commits import Commit, CommitResult
+from stores.errors import StoreError
+from stores.protocols import StepStore
+
+FIRST_PAUSE_SECONDS = 0.2
+LONGEST_PAUSE_SECONDS = 2.0
+"""Between two tries of a commit; as long as between those of a boundary."""
+
+
+class WorkerStore:
+    """Commits to the worker's store, from whatever thread the activity's body runs code in.
+
+    Made in the worker's event loop, which the store's connections belong to: a tool that is no
+    coroutine may start a loop of its own in its thread.
+    """
+
+    def __init__(self, store: StepStore) -> None:
+        self._store = store
+        self._loop = asyncio.get_running_loop()
+
+    async def commit(self, commit: Commit) -> CommitResult:
+        """See `StepStore.commit`. A store that is away is waited for, as boundaries do.
+
+        Raises:
+            StoreError: it will not work later either, or the activity was cancelled meanwhile.
+        """
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                return await self._commit(commit)
+            except StoreError as error:
+                if not error.retryable or activity.is_cancelled():
+                    raise
+            await asyncio.sleep(pause)  # noqa: TID251 - an activity
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+    async def _commit(self, commit: Commit) -> CommitResult:
+        if asyncio.get_running_loop() is self._loop:
+            return await self._store.commit(commit)
+        future = asyncio.run_coroutine_threadsafe(self._store.commit(commit), self._loop)
+        return await asyncio.wrap_future(future)
