@@ -10,10 +10,12 @@ from pathlib import Path
 
 from benchmarks.bench import Bench, open_bench
 from benchmarks.commits import measure_commits
+from benchmarks.documents import measure_documents
 from benchmarks.events import measure_events
 from benchmarks.figures import Figure
 from benchmarks.reference_environment import reference_python
 from benchmarks.report import Result, print_report, print_report_json, write_page
+from benchmarks.runs import measure_runs
 from benchmarks.seconds import measure_seconds
 from benchmarks.snapshots import measure_snapshots
 from benchmarks.storage import measure_storage
@@ -29,6 +31,8 @@ BENCHMARKS: dict[str, Callable[[Bench], Awaitable[Sequence[Figure]]]] = {
     "storage": measure_storage,
     "commits": measure_commits,
     "throughput": measure_throughput,
+    "runs": measure_runs,
+    "documents": measure_documents,
 }
 
 

@@ -9,7 +9,8 @@ import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from cli.collection import size
+from cli.collection import gc_command, size
+from cli.failures import WrongUsageError
 from stores.mongo.steps import MongoStepStore
 from tests.cli.test_commands import NOWHERE, Perdure
 from tests.stores.records import snapshot
@@ -18,7 +19,7 @@ from tests.stores.writer import request
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def database(mongodb_uri: str) -> Iterator[Database[dict[str, Any]]]:
     """In each of two workspaces a message of a snapshot, and one of a snapshot that was pruned."""
     name = f"test_{uuid4().hex}"
@@ -37,27 +38,32 @@ def database(mongodb_uri: str) -> Iterator[Database[dict[str, Any]]]:
         client.drop_database(name)
 
 
-@pytest.fixture(scope="module")
-def perdure(mongodb_uri: str, database: Database[dict[str, Any]]) -> Perdure:
+@pytest.fixture
+def perdure(mongodb_uri: str) -> Perdure:
+    """Without Temporal, on a database without indexes."""
     return Perdure(
         {
             "mongodb_uri": mongodb_uri,
-            "mongodb_database": database.name,
+            "mongodb_database": f"test_{uuid4().hex}",
             "temporal_address": NOWHERE,
         }
     )
+
+
+def test_what_is_young_stays(perdure: Perdure, database: Database[dict[str, Any]]) -> None:
+    early = perdure("gc", mongodb_database=database.name)
+    assert early.returncode == 0, early.stderr
+    assert early.stdout == (
+        "would remove 0 messages (0 B) and 0 positions of logs; looked at 4 messages\n"
+    )
+    assert early.stderr == ""
 
 
 @pytest.mark.spec("SP-69")
 def test_it_tells_what_would_go_and_removes_it_when_told_to(
     perdure: Perdure, database: Database[dict[str, Any]]
 ) -> None:
-    early = perdure("gc")
-    assert early.returncode == 0, early.stderr
-    assert early.stdout == (
-        "would remove 0 messages (0 B) and 0 positions of logs; looked at 4 messages\n"
-    )
-    assert early.stderr == ""
+    perdure.settings["mongodb_database"] = database.name
     database["messages"].update_many({}, {"$set": {"touched_at": 1}})
     database["snapshots"].update_many({"mark": "pruned"}, {"$set": {"pruned_at": 1}})
 
@@ -86,14 +92,13 @@ def test_it_tells_what_would_go_and_removes_it_when_told_to(
 
 
 @pytest.mark.parametrize("days", ["0", "-1", "0.04", "nan", "inf", "99999"])
-def test_a_grace_period_out_of_range_is_wrong_usage(perdure: Perdure, days: str) -> None:
-    done = perdure("gc", "--delete", "--grace-days", days)
-    assert done.returncode == 2
-    assert f"--grace-days {float(days):g} is out of range; pass an hour" in done.stderr
+def test_a_grace_period_out_of_range_is_wrong_usage(days: str) -> None:
+    with pytest.raises(WrongUsageError, match="is out of range; pass an hour"):
+        gc_command(grace_days=float(days), delete=True)
 
 
 def test_a_database_without_the_indexes_is_not_swept(perdure: Perdure) -> None:
-    done = perdure("gc", mongodb_database=f"test_{uuid4().hex}")
+    done = perdure("gc")
     assert done.returncode == 1
     assert "index positions_message_v1 is missing; run `perdure init`" in done.stderr
 

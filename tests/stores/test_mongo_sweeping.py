@@ -144,7 +144,7 @@ class TestWhatGoes:
         assert told[-1] == done
 
     async def test_a_history_in_many_pieces_is_swept_like_any_other(
-        self, store: MongoStepStore, database: Database[Document]
+        self, store: MongoStepStore
     ) -> None:
         execution, script = new_run("pieces")
         script.messages = [request(str(number)) for number in range(2 * MAX_PLAIN_RANGES + 2)]

@@ -24,7 +24,7 @@ from stores.protocols import StepStore
 from stores.retention import prunable
 from stores.rows import SnapshotRow
 from stores.sqlite.steps import SqliteStepStore
-from tests.stores.records import snapshot
+from tests.stores.records import event, snapshot
 from tests.stores.writer import Execution, RunScript, at, request
 
 
@@ -60,7 +60,7 @@ class RetentionConformance(ABC):
         with pytest.raises(ValueError, match=f"max_snapshots_per_run is {bound}; pass 1 or more"):
             self.open_store(tmp_path, bound)
 
-    @pytest.mark.spec("SP-66")
+    @pytest.mark.spec("SP-66", "SP-116")
     async def test_without_a_bound_all_are_kept(self, tmp_path: Path) -> None:
         store = self.open_store(tmp_path, None)
         for number in range(12):
@@ -101,6 +101,13 @@ class RetentionConformance(ABC):
             await save(store, number)
             assert await kept(store) == [str(number)]
         await store.aclose()
+
+    @pytest.mark.spec("SP-116")
+    async def test_events_are_never_pruned(self, bounded: StepStore) -> None:
+        for number in range(5):
+            await bounded.append_event(event(number, str(number)))
+            await save(bounded, number)
+        assert len(await bounded.list_events(run_id="run-1")) == 5
 
     async def test_a_key_outlives_its_snapshot(self, bounded: StepStore) -> None:
         for number in range(5):
