@@ -68,8 +68,9 @@ test-unit: install ## Tests that need no server
 test-integration: install ## Tests on a real Temporal server and a real MongoDB
 	$(BIN)/pytest -m integration
 
-test-crash: install ## Tests that kill workers and servers, and 300 histories instead of 40
+test-crash: install ## Tests that kill workers and servers, and many more histories and orders of commits
 	PERDURE_TEST_HISTORIES=300 $(BIN)/pytest -m crash
+	PERDURE_TEST_INTERLEAVINGS=5000 $(BIN)/pytest tests/stores/test_interleavings.py
 
 # pyenv's shims need to be told the full version; elsewhere PYENV_VERSION is without effect.
 test-pythons: ## Unit and replay tests on each other Python that is found

@@ -84,8 +84,8 @@ class EffectRow(Row):
     @property
     def mark(self) -> Mark | None:
         """`None` while any transition counts."""
-        marks = (each.mark for each in reversed(self.transitions) if each.mark is not None)
-        return None if self.live else next(marks)
+        marks: list[Mark] = [each.mark for each in self.transitions if each.mark is not None]
+        return None if self.live else marks[-1]
 
     @property
     def current(self) -> Transition:

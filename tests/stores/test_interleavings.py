@@ -28,7 +28,7 @@ from tests.stores.deliveries import Story, stories
 from tests.stores.paths import RUNS, Delivery
 from tests.stores.writer import at, text_of
 
-INTERLEAVINGS = int(os.environ.get("PERDURE_TEST_INTERLEAVINGS", "1000"))
+INTERLEAVINGS = int(os.environ.get("PERDURE_TEST_INTERLEAVINGS", "500"))
 """On the memory store; MongoDB gets a fifth."""
 
 ALL_RUNS = (*RUNS, "run-3")
@@ -140,7 +140,7 @@ def check_that_it_bites(seen: Counter[str]) -> None:
     assert wanted - set(+seen) == set()
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(0)
 @pytest.mark.spec("SP-19", "SP-20", "SP-21", "SP-22")
 def test_any_order_leaves_what_the_plain_sequence_leaves() -> None:
     seen: Counter[str] = Counter()
@@ -168,8 +168,7 @@ def renamed(delivery: Delivery, name: str) -> Delivery:
 
 
 @pytest.mark.integration
-@pytest.mark.crash
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(0)
 @pytest.mark.spec("SP-19", "SP-20", "SP-21", "SP-22")
 def test_mongodb_answers_and_holds_the_same_as_memory(
     mongodb_uri: str, prepared_database: str
