@@ -22,6 +22,7 @@ from stores.commits import Commit, CommitPosition
 from stores.opening import open_step_store
 from stores.operations import AnnotateToolEffect, Operation
 from stores.protocols import StepStore
+from workflows.notices import Notice
 from workflows.recorder import RunRecorder, ToolCallPlace
 
 BUDGET = 1.2
@@ -60,7 +61,13 @@ class CommitBuilder:
     async def annotate(self, annotation: AnnotateToolEffect) -> None:
         """Nothing annotates here."""
 
-    async def record(self, operation: Operation, *, barrier: bool = False) -> None:  # noqa: ARG002
+    async def record(
+        self,
+        operation: Operation,
+        *,
+        barrier: bool = False,  # noqa: ARG002
+        then: Notice | None = None,  # noqa: ARG002
+    ) -> None:
         """See `BoundaryWriter`."""
         self._operations.append(operation)
 
@@ -117,7 +124,7 @@ class SteppedRun:
         request = ModelRequest(parts=[result])
         self._messages.append(request)
         await self._recorder.tool_ended(call, "completed")
-        await self._recorder.save(self._messages)
+        await self._recorder.save(self._messages, "complete")
         await self._recorder.event("model_request_started")
         after = await self._commit()
         # As the core does when it sends the request; so the next save sends it again, with stamps.

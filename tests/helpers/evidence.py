@@ -86,9 +86,9 @@ def _recorded_operations() -> Generator[list[Operation]]:
     recorded: list[Operation] = []
     original = Journal.record
 
-    async def record(self: Journal, operation: Operation, *, barrier: bool = False) -> None:
+    async def record(self: Journal, operation: Operation, **options: Any) -> None:
         recorded.append(operation)
-        await original(self, operation, barrier=barrier)
+        await original(self, operation, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Journal, "record", record)
