@@ -51,6 +51,7 @@ def test_the_locks_agree() -> None:
         assert {key: other[key] for key in shared} == {key: everything[key] for key in shared}
 
 
+@pytest.mark.spec("SP-55")
 def test_the_runtime_lock_has_every_dependency_in_its_range() -> None:
     locked = {package: version for (package, _), version in locked_versions("runtime").items()}
 

@@ -42,6 +42,7 @@ def test_workflow_names() -> None:
     assert [sorted(map(str, each.updates)) for each in definitions] == [[]]
 
 
+@pytest.mark.spec("SP-17")
 def test_activity_names() -> None:
     store = InMemoryStepStore()
     loading = HistoryActivities(store)

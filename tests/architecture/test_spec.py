@@ -5,33 +5,16 @@ import pytest
 from tests.spec.table import PAGE, behaviours, codes_of, marked_tests, page
 
 NOT_YET = {
-    "SP-8",
-    "SP-13",
-    "SP-14",
-    "SP-15",
-    "SP-16",
-    "SP-17",
     "SP-28",
     "SP-29",
     "SP-30",
-    "SP-32",
     "SP-34",
     "SP-35",
     "SP-40",
     "SP-41",
-    "SP-44",
-    "SP-45",
-    "SP-48",
-    "SP-55",
-    "SP-65",
     "SP-105",
-    "SP-108",
-    "SP-110",
     "SP-116",
     "SP-117",
-    "SP-126",
-    "SP-127",
-    "SP-130",
 }
 """Codes whose tests are being written."""
 

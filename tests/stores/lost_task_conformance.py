@@ -1,5 +1,7 @@
 """What every `StepStore` must do when tasks are lost, executions reset and continued as new."""
 
+import pytest
+
 from stores.protocols import StepStore
 from stores.records import RunBranch
 from tests.stores.abstract import StepStoreTests
@@ -32,6 +34,7 @@ class SupersedeConformance(StepStoreTests):
         assert run is not None
         assert (run.state, run.error, run.usage) == ("cancelled", "cancelled", None)
 
+    @pytest.mark.spec("SP-18")
     async def test_an_equal_operation_takes_its_row_back_with_its_first_times(
         self, store: StepStore
     ) -> None:

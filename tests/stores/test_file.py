@@ -93,6 +93,7 @@ async def test_nothing_is_made_before_the_first_write(
     assert not directory.exists()
 
 
+@pytest.mark.spec("SP-45")
 async def test_the_files_of_a_run_are_those_of_the_seed(
     directory: Path, store: FileStepStore
 ) -> None:
@@ -282,6 +283,19 @@ async def test_a_writer_that_holds_a_run_for_long_is_named(
         await store.append_event(event(run_id="run-2"))
         assert len(await store.list_events(run_id="run-1")) == 1  # readers do not wait
     await store.append_event(event())
+
+
+@pytest.mark.spec("SP-50")
+async def test_a_writer_that_waits_does_not_hold_up_the_event_loop(
+    directory: Path, store: FileStepStore
+) -> None:
+    await filled(store)
+    with layout.locked(directory / "run-1"):
+        writing = asyncio.ensure_future(store.append_event(event(2)))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(writing), 0.1)
+    await writing
+    assert len(await store.list_events(run_id="run-1")) == 2
 
 
 # Crashes

@@ -219,6 +219,7 @@ class TestRetentionInFiles(LastingRetentionConformance):
     def open_store(self, place: Path, bound: int | None) -> StepStore:
         return FileStepStore(place / "runs", max_snapshots_per_run=bound)
 
+    @pytest.mark.spec("SP-45")
     async def test_the_file_of_a_pruned_snapshot_goes_and_its_key_stays(
         self, tmp_path: Path, bounded: StepStore
     ) -> None:

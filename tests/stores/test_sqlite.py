@@ -157,6 +157,7 @@ async def test_a_closed_connection_is_refused(shared: sqlite3.Connection) -> Non
         await store.list_runs()
 
 
+@pytest.mark.spec("SP-50")
 async def test_the_owner_of_a_connection_ends_its_transaction_first(
     shared: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic_ai.messages import (
     ModelMessage,
+    ModelMessagesTypeAdapter,
     ModelRequest,
     ModelResponse,
     RetryFeedbackPart,
@@ -153,7 +154,20 @@ def test_any_history_is_read_back_as_it_was_saved(changes: list[tuple[str, str |
 call = ToolCallPart("tool", {}, tool_call_id="1")
 other_call = ToolCallPart("tool", {}, tool_call_id="2")
 feedback = RetryFeedbackPart(content="again", retry=RetryInfo(cause="no_output"))
+
+
+def old_retry(tool_name: str | None) -> ModelMessage:
+    """As histories of earlier versions hold it; without a tool its id answers nothing."""
+    part = {"part_kind": "retry-prompt", "content": "again", "tool_name": tool_name}
+    (message,) = ModelMessagesTypeAdapter.validate_python(
+        [{"kind": "request", "parts": [{**part, "tool_call_id": "1"}]}]
+    )
+    return message
+
+
 returned = ToolReturnPart("tool", "x", tool_call_id="1", timestamp=NOW)
+retried = replace(returned, outcome="retried")
+other_returned = ToolReturnPart("tool", "x", tool_call_id="2", timestamp=NOW)
 
 
 @pytest.mark.spec("SP-4", "SP-131")
@@ -171,6 +185,32 @@ returned = ToolReturnPart("tool", "x", tool_call_id="1", timestamp=NOW)
         ([ModelResponse(parts=[call, call]), ModelRequest(parts=[returned])], False),
         ([ModelResponse(parts=[call]), response("b"), ModelRequest(parts=[returned])], False),
         ([response("a"), ModelRequest(parts=[feedback])], True),
+        ([response("a"), old_retry(None)], True),
+        ([ModelResponse(parts=[call]), old_retry(None)], False),
+        ([ModelResponse(parts=[call]), old_retry("tool")], True),
+        ([old_retry("tool")], False),
+        ([ModelResponse(parts=[call]), ModelRequest(parts=[feedback])], False),
+        ([ModelResponse(parts=[call]), ModelRequest(parts=[retried])], True),
+        ([ModelResponse(parts=[call]), ModelRequest(parts=[retried, returned])], False),
+        ([ModelRequest(parts=[retried])], False),
+        ([ModelResponse(parts=[call]), ModelRequest(parts=[returned, feedback])], True),
+        (
+            [ModelResponse(parts=[call]), request("b"), ModelRequest(parts=[returned])],
+            True,
+        ),
+        (
+            [ModelResponse(parts=[call]), ModelRequest(parts=[returned])] * 2,
+            True,
+        ),
+        (
+            [
+                ModelResponse(parts=[call, other_call]),
+                ModelRequest(parts=[other_returned]),
+                ModelRequest(parts=[returned]),
+            ],
+            True,
+        ),
+        ([ModelResponse(parts=[call]), ModelRequest(parts=[other_returned])], False),
     ],
 )
 def test_settled_means_each_call_has_one_later_answer(
