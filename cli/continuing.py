@@ -60,7 +60,7 @@ def continue_command(
     *,
     run_id: RunId,
     prompt: Annotated[
-        str | None, typer.Argument(metavar="[PROMPT]", help=PROMPT_HELP, show_default=False)
+        str | None, typer.Argument(metavar="PROMPT", help=PROMPT_HELP, show_default=False)
     ] = None,
     include_interrupted: IncludeInterrupted = False,
     accept_unresolved: AcceptUnresolved = False,

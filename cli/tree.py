@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
@@ -24,7 +24,7 @@ Relation = Literal["root", "continuation", "fork", "delegate"]
 class _Node:
     run: "RunRecord"
     relation: Relation
-    children: "list[_Node]" = field(default_factory=lambda: [])  # noqa: PIE807 - typed
+    children: "list[_Node]" = field(default_factory=lambda: cast("list[_Node]", []))
 
     def walk(self) -> "Iterator[_Node]":
         """This node and all below it, in the order in which they are drawn."""
