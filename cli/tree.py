@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -24,7 +24,7 @@ Relation = Literal["root", "continuation", "fork", "delegate"]
 class _Node:
     run: "RunRecord"
     relation: Relation
-    children: "list[_Node]" = field(default_factory=lambda: cast("list[_Node]", []))
+    children: "list[_Node]" = field(default_factory=list["_Node"])
 
     def walk(self) -> "Iterator[_Node]":
         """This node and all below it, in the order in which they are drawn."""
@@ -78,7 +78,7 @@ async def _roots(store: "StepStore", runs: "list[RunRecord]") -> list[_Node]:
     waiting = list(nodes.values())
     while waiting:
         found = await asyncio.gather(*(_related(store, each.run.run_id) for each in waiting))
-        waiting = []
+        waiting = list[_Node]()
         for run in (run for related in found for run in related):
             if run.run_id not in nodes:
                 nodes[run.run_id] = _Node(run=run, relation="root")

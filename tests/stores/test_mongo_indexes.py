@@ -34,6 +34,8 @@ READS: list[Read] = [
     lambda s: s.list_runs(conversation_id="talk-1"),
     lambda s: s.list_runs(parent_run_id="parent-1"),
     lambda s: s.list_runs(conversation_id="talk-1", parent_run_id="parent-1"),
+    lambda s: s.list_runs(continued_from="source-1"),
+    lambda s: s.list_runs(forked_from="source-1"),
     lambda s: s.page_runs(limit=5),
     lambda s: s.page_runs(limit=5, conversation_id="talk-1"),
     lambda s: s.page_runs(limit=5, parent_run_id="parent-1"),
@@ -42,6 +44,7 @@ READS: list[Read] = [
     lambda s: s.list_events(run_id="run-1"),
     lambda s: s.latest_snapshot(run_id="run-1"),
     lambda s: s.latest_snapshot(run_id="run-1", include_interrupted=True),
+    lambda s: s.find_snapshot(run_id="run-1", sequence=5),
     lambda s: s.list_snapshots(run_id="run-1"),
     lambda s: s.list_snapshot_summaries(run_id="run-1"),
     lambda s: s.get_tool_effect(run_id="run-1", tool_call_id="call-3-0"),
@@ -303,7 +306,8 @@ async def _write_run(store: MongoStepStore, name: str = "1") -> tuple[Execution,
     execution = Execution(execution_id=f"execution-{name}", branch=f"branch-{name}")
     script = RunScript(run_id=f"run-{name}", result_size=10)
     lineage = {"conversation_id": f"talk-{name}", "parent_run_id": f"parent-{name}"}
-    register = script.register(agent_name=f"agent-{name}", **lineage)
+    origin = {"continued_from": f"source-{name}", "forked_from": f"source-{name}"}
+    register = script.register(agent_name=f"agent-{name}", **lineage, **origin)
     await store.commit(execution.commit(register, script.event("run_started", 0)))
     for step in range(1, 21):
         execution.next_task()
@@ -334,6 +338,7 @@ def _renamed(collection: str, row: Document, clone: int) -> Document:
     if collection == "runs":
         own = {"conversation_id": f"talk-{clone}", "parent_run_id": f"parent-{clone}"}
         renamed |= {"_id": f"run-{clone}", "agent_name": f"agent-{clone}", **own}
+        renamed |= {"continued_from": f"source-{clone}", "forked_from": f"source-{clone}"}
         renamed["started_at"] += clone
         if clone % 2:
             renamed["state"] = "completed"

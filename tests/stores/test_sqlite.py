@@ -91,6 +91,9 @@ async def test_what_was_written_is_there_for_the_next_process(
     assert latest is not None
     assert latest.messages == [request("a"), response("b")]
     assert (await again.get_run(run_id="run-1")) is not None
+    await again.register_run(run_record("next", continued_from="run-1", from_snapshot=4))
+    (continuation,) = await again.list_runs(continued_from="run-1")
+    assert continuation.from_snapshot == 4
     await again.aclose()
 
 
@@ -290,7 +293,8 @@ async def test_a_file_of_an_earlier_version_gains_the_columns_that_it_lacks(
     await filled(store)
     await store.aclose()
     shared.execute("ALTER TABLE events DROP COLUMN error_type")
-    shared.execute("ALTER TABLE runs DROP COLUMN principal")
+    for column in ("principal", "continued_from", "forked_from", "from_snapshot"):
+        shared.execute(f"ALTER TABLE runs DROP COLUMN {column}")
     again = SqliteStepStore(database=database)
     assert [each.split(" in ")[0] for each in await again.initialise()] == [
         "made table runs",

@@ -3,6 +3,7 @@ import pickle
 import pytest
 
 from stores.errors import (
+    AlreadyContinuedError,
     DamagedSnapshotError,
     IdempotencyConflictError,
     InvalidIdentifierError,
@@ -10,6 +11,7 @@ from stores.errors import (
     RunIdTakenError,
     StoreError,
     StoreUnavailableError,
+    UnresolvedEffectsError,
 )
 
 
@@ -18,6 +20,9 @@ from stores.errors import (
     [
         InvalidIdentifierError("run_id", "", "is empty"),
         RunIdTakenError("run-1"),
+        AlreadyContinuedError("run-1", "run-2"),
+        UnresolvedEffectsError("run-1", 3, ("pay (call 'a')",)),
+        DamagedSnapshotError("run-1", 3, "position 2 is missing", "Take snapshot 2"),
         IdempotencyConflictError("append_event", "run-1", "k"),
         DamagedSnapshotError("run-1", 3, "position 2 is missing"),
         MessageTooLargeError("run-1", 3, 17, 16),
