@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import asdict, is_dataclass
+from dataclasses import is_dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -80,11 +80,10 @@ async def _reads_of_run(store: Any, run_id: str, listing: dict[str, Any]) -> dic
 
 def inspection(found: Any) -> dict[str, Any]:
     """What `inspect_recovery` of the harness found."""
-    values = asdict(found) if is_dataclass(found) and not isinstance(found, type) else {}
     return {
         "latest": plain(found.latest, SNAPSHOT),
         "settled": plain(found.settled, SNAPSHOT),
         "unresolved": [plain(each, EFFECT) for each in found.unresolved],
-        "completed_tools": list(values["completed_tools"]),
-        "failed_tools": list(values["failed_tools"]),
+        "completed_tools": list(found.completed_tools),
+        "failed_tools": list(found.failed_tools),
     }

@@ -9,6 +9,9 @@ from bson import json_util
 
 RECORDING = Path(__file__).parent / "reference_database.json"
 
+EXTERNAL = "large"
+"""The run whose messages have content in the harness's media store."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
@@ -34,3 +37,9 @@ def load_recording() -> Recording:
     recorded = json.loads(RECORDING.read_text(encoding="utf-8"))
     collections = json_util.loads(json.dumps(recorded["collections"]))
     return Recording(collections=collections, reads=recorded["reads"])
+
+
+def recorded_rows(collection: str) -> int:
+    """How many rows of the recording can be imported."""
+    documents = load_recording().collections[collection]
+    return sum(each["run_id"] != EXTERNAL for each in documents)

@@ -1,10 +1,11 @@
 """Importing what the harness wrote, from a recording of a database of its own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from pymongo import MongoClient
+from pymongo.database import Database
 
 from stores.importing import Importer, ImportReport, Problem
 from stores.memory import InMemoryStepStore
@@ -12,29 +13,38 @@ from stores.mongo.harness import HarnessDatabase
 from stores.mongo.steps import MongoStepStore
 from stores.protocols import StepStore
 from tests.interop.reads import reads_of
-from tests.interop.recording import load_recording
+from tests.interop.recording import EXTERNAL, load_recording, recorded_rows
 from tests.stores.records import run_record
 
 pytestmark = pytest.mark.integration
 
-EXTERNAL = "large"
-"""The run of the recording whose messages have content in the harness's media store."""
+THIRD = {"run_id": "whole", "idempotency_key": {"$regex": "^2:"}}
+THIRD_INLINE = {"run_id": "broken", "idempotency_key": {"$regex": "^2:"}}
+"""The third event, or snapshot, of a run in the one layout of messages and of one in the other."""
 
-Database = Any
+ASKED = {"run_id": "whole", "tool_name": "ask"}
+
+Documents = Database[dict[str, Any]]
+
+Content = Callable[[str], Any]
 
 
 @pytest.fixture
-def documents(mongodb_uri: str, source: str) -> Any:
+def documents(mongodb_uri: str, source: str) -> Iterator[Documents]:
     """The source's collections, to be changed."""
     with MongoClient[dict[str, Any]](mongodb_uri) as client:
         yield client[source]
 
 
 @pytest.fixture
-def content(mongodb_uri: str) -> Any:
+def content(mongodb_uri: str) -> Iterator[Content]:
     """Digests of all that a database holds."""
     with MongoClient[dict[str, Any]](mongodb_uri) as client:
-        yield lambda name: client[name].command("dbHash")["collections"]
+
+        def digests(name: str) -> object:
+            return client[name].command("dbHash")["collections"]
+
+        yield digests
 
 
 async def imported(
@@ -56,7 +66,10 @@ async def test_all_reads_give_what_those_of_the_harness_gave(
 
     assert await reads_of(mongo) == load_recording().reads_without(EXTERNAL)
     assert (report.runs.imported, report.runs.left_out, report.problem_count) == (4, 1, 2)
-    assert (report.snapshots.imported, report.tool_effects.imported) == (23, 9)
+    counts = (report.events, report.snapshots, report.tool_effects)
+    assert [each.imported for each in counts] == [
+        recorded_rows(name) for name in ("events", "snapshots", "tool_effects")
+    ]
 
 
 async def test_rows_of_all_kinds_get_their_places_by_time(
@@ -91,7 +104,7 @@ async def test_a_second_import_changes_nothing(
     reader: HarnessDatabase,
     mongo: MongoStepStore,
     prepared_database: str,
-    content: Callable[[str], Any],
+    content: Content,
 ) -> None:
     first, _ = await imported(reader, mongo)
     before = content(prepared_database)
@@ -106,7 +119,7 @@ async def test_a_second_import_changes_nothing(
 
 
 async def test_nothing_is_written_to_the_source(
-    reader: HarnessDatabase, store: InMemoryStepStore, source: str, content: Callable[[str], Any]
+    reader: HarnessDatabase, store: InMemoryStepStore, source: str, content: Content
 ) -> None:
     before = content(source)
 
@@ -119,10 +132,10 @@ async def test_a_dry_run_reports_the_same_and_writes_nothing(
     reader: HarnessDatabase,
     mongo: MongoStepStore,
     prepared_database: str,
-    documents: Database,
-    content: Callable[[str], Any],
+    documents: Documents,
+    content: Content,
 ) -> None:
-    documents["snapshots"].update_one({"seq": 17}, {"$set": {"messages": "[{}]"}})
+    documents["snapshots"].update_one(THIRD_INLINE, {"$set": {"messages": "[{}]"}})
     before = content(prepared_database)
 
     planned = await Importer(reader, mongo, dry_run=True).run()
@@ -151,18 +164,17 @@ async def test_an_interrupted_import_goes_on(
 
 
 async def test_what_came_since_is_added(
-    reader: HarnessDatabase, mongo: MongoStepStore, documents: Database
+    reader: HarnessDatabase, mongo: MongoStepStore, documents: Documents
 ) -> None:
     events = list(documents["events"].find({"run_id": "older"}).sort("seq", 1))
     snapshots = list(documents["snapshots"].find({"run_id": "whole"}).sort("seq", 1))
-    effect = documents["tool_effects"].find_one({"tool_call_id": "call-open"})
     documents["events"].delete_one({"_id": events[-1]["_id"]})
     documents["snapshots"].delete_many({"_id": {"$in": [each["_id"] for each in snapshots[5:]]}})
     await imported(reader, mongo)
     documents["events"].insert_one(events[-1])
     documents["snapshots"].insert_many(snapshots[5:])
     ended = {"status": "failed", "ended_at": "2025-02-03T04:06:00+00:00", "effect_summary": "no"}
-    documents["tool_effects"].update_one({"_id": effect["_id"]}, {"$set": ended})
+    documents["tool_effects"].update_one({"tool_call_id": "call-open"}, {"$set": ended})
 
     report, _ = await imported(reader, mongo)
 
@@ -208,67 +220,63 @@ async def test_a_run_with_content_in_the_media_store_is_refused_whole(
 
 
 async def test_text_that_mentions_a_key_of_the_media_store_is_no_media(
-    reader: HarnessDatabase, store: InMemoryStepStore, documents: Database
+    reader: HarnessDatabase, store: InMemoryStepStore, documents: Documents
 ) -> None:
     text = '[{"kind":"request","parts":[{"part_kind":"user-prompt","content":"%s"}]}]'
-    for seq in (28, 29):
-        talk = text % r"what is {\"__harness_external_media__\": true}?"
-        documents["snapshots"].update_one({"seq": seq}, {"$set": {"messages": talk}})
+    talk = text % r"what is {\"__harness_external_media__\": true}?"
+    documents["snapshots"].update_one(THIRD_INLINE, {"$set": {"messages": talk}})
 
     _, problems = await imported(reader, store)
 
-    assert ("older", "external") not in problems
-    assert await store.get_run(run_id="older") is not None
+    assert ("broken", "external") not in problems
+    assert await store.get_run(run_id="broken") is not None
 
 
 async def test_inline_media_is_refused_too(
-    reader: HarnessDatabase, store: InMemoryStepStore, documents: Database
+    reader: HarnessDatabase, store: InMemoryStepStore, documents: Documents
 ) -> None:
     part = '{"part_kind":"user-prompt","content":"","__harness_external_media__":true}'
     messages = f'[{{"kind":"request","parts":[{part}]}}]'
-    documents["snapshots"].update_one({"seq": 29}, {"$set": {"messages": messages}})
+    documents["snapshots"].update_one(THIRD_INLINE, {"$set": {"messages": messages}})
 
     _, problems = await imported(reader, store)
 
-    assert len(problems["older", "external"]) == 1
-    assert await store.get_run(run_id="older") is None
+    assert len(problems["broken", "external"]) == 1
+    assert await store.get_run(run_id="broken") is None
 
 
 DAMAGES: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
-    "event of unknown kind": ("events", {"seq": 3}, {"kind": "lunch"}, "kind:"),
-    "event without a step": ("events", {"seq": 3}, {"step_index": "1"}, "step_index:"),
+    "event of unknown kind": ("events", THIRD, {"kind": "lunch"}, "kind:"),
+    "event without a step": ("events", THIRD, {"step_index": "1"}, "step_index:"),
     "event with a time without a zone": (
-        *("events", {"seq": 3}, {"timestamp": "2025-01-01T00:00:00"}, "timestamp:"),
+        *("events", THIRD, {"timestamp": "2025-01-01T00:00:00"}, "timestamp:"),
     ),
-    "event with a bad id": ("events", {"seq": 3}, {"conversation_id": " x"}, "white space"),
-    "event with odd metadata": ("events", {"seq": 3}, {"metadata": {"a": 1}}, "metadata.a:"),
-    "snapshot that is no text": ("snapshots", {"seq": 3}, {"messages": 5}, "messages:"),
-    "snapshot of half a list": ("snapshots", {"seq": 17}, {"messages": "[{"}, "cannot be read"),
+    "event with a bad id": ("events", THIRD, {"conversation_id": " x"}, "white space"),
+    "event with odd metadata": ("events", THIRD, {"metadata": {"a": 1}}, "metadata.a:"),
+    "snapshot that is no text": ("snapshots", THIRD, {"messages": 5}, "messages:"),
+    "snapshot of half a list": ("snapshots", THIRD_INLINE, {"messages": "[{"}, "cannot be read"),
     "snapshot of other messages": (
-        *("snapshots", {"seq": 17}, {"messages": '[{"kind": "x"}]'}, "cannot be read"),
+        *("snapshots", THIRD_INLINE, {"messages": '[{"kind": "x"}]'}, "cannot be read"),
     ),
     "snapshot of odd references": (
-        *("snapshots", {"seq": 3}, {"messages": '{"message_refs": 1}'}, "message_refs:"),
+        *("snapshots", THIRD, {"messages": '{"message_refs": 1}'}, "message_refs:"),
     ),
     "snapshot of missing messages": (
-        *("snapshots", {"seq": 3}, {"messages": '{"message_refs": ["gone"]}'}, "missing"),
+        *("snapshots", THIRD, {"messages": '{"message_refs": ["gone"]}'}, "missing"),
     ),
-    "snapshot of unknown state": ("snapshots", {"seq": 3}, {"state": "half"}, "state:"),
-    "effect of unknown status": (
-        *("tool_effects", {"tool_call_id": "call-3-ask"}, {"status": "x"}, "status:"),
-    ),
-    "effect without a tool": (
-        *("tool_effects", {"tool_call_id": "call-3-ask"}, {"tool_name": None}, "tool_name:"),
-    ),
+    "snapshot of unknown state": ("snapshots", THIRD, {"state": "half"}, "state:"),
+    "effect of unknown status": (*("tool_effects", ASKED, {"status": "x"}, "status:"),),
+    "effect without a tool": (*("tool_effects", ASKED, {"tool_name": None}, "tool_name:"),),
 }
 
 
 @pytest.mark.parametrize("name", DAMAGES)
 async def test_a_damaged_document_is_named_and_the_others_are_imported(
-    reader: HarnessDatabase, store: InMemoryStepStore, documents: Database, name: str
+    reader: HarnessDatabase, store: InMemoryStepStore, documents: Documents, name: str
 ) -> None:
     collection, which, change, words = DAMAGES[name]
     document = documents[collection].find_one(which)
+    assert document is not None
     documents[collection].update_one(which, {"$set": change})
 
     report, problems = await imported(reader, store)
@@ -290,7 +298,7 @@ async def test_a_damaged_document_is_named_and_the_others_are_imported(
     "change", [{"started_at": 5}, {"run_id": "another"}, {"metadata": []}, {"parent_run_id": ""}]
 )
 async def test_a_run_whose_document_is_damaged_is_left_out(
-    reader: HarnessDatabase, store: InMemoryStepStore, documents: Database, change: dict[str, Any]
+    reader: HarnessDatabase, store: InMemoryStepStore, documents: Documents, change: dict[str, Any]
 ) -> None:
     documents["runs"].update_one({"_id": "broken"}, {"$set": change})
 
@@ -302,7 +310,7 @@ async def test_a_run_whose_document_is_damaged_is_left_out(
 
 
 async def test_an_id_that_is_no_text_and_rows_without_a_run_are_named(
-    reader: HarnessDatabase, store: InMemoryStepStore, documents: Database
+    reader: HarnessDatabase, store: InMemoryStepStore, documents: Documents
 ) -> None:
     documents["runs"].insert_one({"_id": 7, "run_id": 7, "started_at": "2025-01-01T00:00:00Z"})
     documents["runs"].delete_one({"_id": "broken"})
@@ -316,13 +324,13 @@ async def test_an_id_that_is_no_text_and_rows_without_a_run_are_named(
 
 
 async def test_what_contradicts_a_row_that_is_here_is_left_out(
-    reader: HarnessDatabase, store: InMemoryStepStore, documents: Database
+    reader: HarnessDatabase, store: InMemoryStepStore, documents: Documents
 ) -> None:
     await imported(reader, store)
-    documents["events"].update_one({"seq": 3}, {"$set": {"step_index": 77}})
-    documents["snapshots"].update_one({"seq": 3}, {"$set": {"step_index": 77}})
+    documents["events"].update_one(THIRD, {"$set": {"step_index": 77}})
+    documents["snapshots"].update_one(THIRD, {"$set": {"step_index": 77}})
     ended = {"status": "failed", "effect_summary": "no"}
-    documents["tool_effects"].update_one({"tool_call_id": "call-3-ask"}, {"$set": ended})
+    documents["tool_effects"].update_one(ASKED, {"$set": ended})
 
     report, problems = await imported(reader, store)
 
@@ -344,7 +352,7 @@ async def test_rows_without_keys_are_not_doubled(
 async def test_more_problems_than_are_listed_are_counted(
     reader: HarnessDatabase,
     store: InMemoryStepStore,
-    documents: Database,
+    documents: Documents,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("stores.importing.MAX_LISTED_PROBLEMS", 3)

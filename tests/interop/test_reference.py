@@ -68,20 +68,28 @@ def outline(reads: dict[str, Any]) -> dict[str, Any]:
     run = dict(reads["run"])
     for name in ("started_at", "registration_id", "conversation_id"):
         run[name] = bool(run[name])
-    names = ("kind", "step_index", "tool_call_id", "tool_name", "error", "metadata", "agent_name")
-    events = [[each[name] for name in (*names, "parent_run_id")] for each in reads["events"]]
-    names = ("step_index", "state", "idempotency_key", "agent_name", "parent_run_id")
-    snapshots = [
-        [len(each["messages"]), *(each[name] for name in names)] for each in reads["snapshots"]
-    ]
-    names = ("tool_call_id", "tool_name", "status", "idempotency_key", "effect_summary")
     return {
         "run": run,
-        "events": sorted(events, key=str),
-        "snapshots": snapshots,
-        "tool_effects": [[each[name] for name in names] for each in reads["tool_effects"]],
+        "events": sorted(map(_event, reads["events"]), key=str),
+        "snapshots": [_snapshot(each) for each in reads["snapshots"]],
+        "tool_effects": [_effect(each) for each in reads["tool_effects"]],
         "unresolved": reads["unresolved"],
     }
+
+
+def _event(read: dict[str, Any]) -> list[Any]:
+    names = ("kind", "step_index", "tool_call_id", "tool_name", "error", "metadata", "agent_name")
+    return [read[name] for name in (*names, "parent_run_id")]
+
+
+def _snapshot(read: dict[str, Any]) -> list[Any]:
+    names = ("step_index", "state", "idempotency_key", "agent_name", "parent_run_id")
+    return [len(read["messages"]), *(read[name] for name in names)]
+
+
+def _effect(read: dict[str, Any]) -> list[Any]:
+    names = ("tool_call_id", "tool_name", "status", "idempotency_key", "effect_summary")
+    return [read[name] for name in names]
 
 
 @pytest.mark.spec("SP-51", "SP-53", "SP-132")
@@ -114,7 +122,7 @@ def test_its_capability_leaves_in_our_store_what_it_leaves_in_its_own(
 
 async def test_what_it_wrote_is_read_in_another_process(used: Used) -> None:
     uri, _, database = used.place.partition(" ")
-    places: dict[Backend, dict[str, str]] = {
+    places: dict[Backend, dict[str, Any]] = {
         "file": {"directory": used.place},
         "sqlite": {"database": used.place},
         "mongodb": {"db_url": uri, "database": database},
