@@ -9,6 +9,7 @@ import client
 import stores.errors
 import workflows.agents
 import workflows.delegates
+import workflows.direct
 import workflows.journal
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +24,7 @@ def test_every_public_error_class_is_explained() -> None:
         stores.errors,
         workflows.agents,
         workflows.delegates,
+        workflows.direct,
         workflows.journal,
     ):
         classes = [

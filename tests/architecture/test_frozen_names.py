@@ -22,7 +22,7 @@ from client import DATA_CONVERTER
 from sandbox import workflow_runner
 from stores import operations
 from stores.memory import InMemoryStepStore
-from workflows import agent_run_models, names
+from workflows import agent_run_models, lineage, names
 from workflows.delegates import child_run_id, delegate
 from workflows.registry import WORKFLOWS
 
@@ -69,6 +69,7 @@ def test_other_names() -> None:
     ]
     assert names.TASK_QUEUE == "perdure"
     assert names.STEP_PERSISTENCE == "step_persistence"
+    assert names.LINEAGE_HEADER == "perdure-lineage"
     bundled = (scripted.name, assistant.name, orders.name)
     assert bundled == ("scripted", "assistant", "orders")
 
@@ -219,6 +220,20 @@ FIELDS: dict[type[BaseModel], tuple[list[str], list[str]]] = {
             "tool_name",
         ],
         ["run_id", "status", "tool_call_id", "tool_name"],
+    ),
+    lineage.Lineage: (
+        [
+            "activity_index",
+            "branch",
+            "call_index",
+            "conversation_id",
+            "parent_run_id",
+            "run_id",
+            "step_index",
+            "tool_call_id",
+            "workspace_id",
+        ],
+        [],
     ),
     operations.PositionedMessage: (["message", "position"], ["message", "position"]),
     agent_run_models.AgentRunInput: (

@@ -27,8 +27,12 @@ ONE_SECOND = ActivityConfig(
 )
 TOOLS_QUEUE = "delegating-tools"
 
-HELPER = Agent(FunctionModel(follow), name="helper", capabilities=[StepPersistence()])
-GRANDCHILD = Agent(FunctionModel(follow), name="grandchild", capabilities=[StepPersistence()])
+HELPER: Agent[Any, str] = Agent(
+    FunctionModel(follow), name="helper", capabilities=[StepPersistence()]
+)
+GRANDCHILD: Agent[Any, str] = Agent(
+    FunctionModel(follow), name="grandchild", capabilities=[StepPersistence()]
+)
 
 outliving: dict[int, asyncio.Task[Any]] = {}
 """Delegates of `stubborn` by attempt, which nobody waits for."""
@@ -50,7 +54,7 @@ async def wait_in_first_attempt(path: str) -> str:
 
 
 @HELPER.tool
-async def ask(ctx: RunContext[None], prompt: str) -> str:
+async def ask(ctx: RunContext[Any], prompt: str) -> str:
     """Run another agent, and say so in the ledger."""
     await annotate_tool_effect(None, ctx, effect_summary=f"asks {GRANDCHILD.name}")
     return str((await GRANDCHILD.run(prompt)).run_id)
@@ -76,7 +80,7 @@ def delegate_in_a_thread(prompt: str) -> str:
 async def delegate_as(run_ids: list[str], parent_run_id: str | None = None) -> str:
     """Run an agent under each of these ids."""
     for run_id in run_ids:
-        persistence = StepPersistence[None](run_id=run_id, parent_run_id=parent_run_id)
+        persistence = StepPersistence[Any](run_id=run_id, parent_run_id=parent_run_id)
         agent = Agent(FunctionModel(follow), name="named", capabilities=[persistence])
         await agent.run(script([]))
     return "done"

@@ -68,6 +68,11 @@ class WorkerProcess:
         """How it ended, below zero by a signal; `None` while it runs."""
         return self._process.exitcode if self._process else None
 
+    @property
+    def pid(self) -> int | None:
+        """Of the process; `None` before it was started."""
+        return self._process.pid if self._process else None
+
     def restart(self) -> None:
         """Kill it and start another."""
         self.kill()

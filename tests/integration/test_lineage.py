@@ -25,6 +25,7 @@ from tests.helpers.helping_workflows import (
 )
 from tests.helpers.script import Call, echo_steps, script
 from tests.helpers.workers import replay, running_worker
+from tests.integration.test_reset import reset
 from workflows.agent_run import AgentRunWorkflow
 from workflows.agent_run_models import AgentRunInput
 from workflows.direct import StaleAttemptError
@@ -37,11 +38,15 @@ WITHIN_SECONDS = 30
 
 
 async def start(
-    client: Client, task_queue: str, steps: list[list[Call]], **request: Any
+    client: Client,
+    task_queue: str,
+    steps: list[list[Call]],
+    agent: str = "parent",
+    **request: Any,
 ) -> WorkflowHandle[Any, Any]:
     return await client.start_workflow(
         AgentRunWorkflow.run,
-        AgentRunInput(prompt=script(steps), **{"agent": "parent", **request}),
+        AgentRunInput(agent=agent, prompt=script(steps), **request),
         id=f"lineage-{uuid4().hex}",
         task_queue=task_queue,
     )
@@ -228,6 +233,26 @@ async def test_what_is_left_of_an_earlier_attempt_is_ended_and_changes_nothing(
     head = await head_of(mongo, child)
     assert head.stale_count >= 1
     assert (await only_child(mongo, handle.id)).state == "completed"
+
+
+@pytest.mark.spec("SP-36")
+async def test_after_a_reset_the_delegate_goes_on_as_a_branch_of_the_new_execution(
+    temporal: Client, mongo: MongoStepStore, task_queue: str
+) -> None:
+    steps: list[list[Call]] = [[("delegate", {"prompts": [echo_steps(1)]})]]
+    async with running_worker(temporal, mongo, AGENTS, task_queue):
+        handle = await run_to_end(temporal, task_queue, steps)
+        first = await only_child(mongo, handle.id)
+        again = await reset(temporal, handle, task=0)
+        await asyncio.wait_for(again.result(), WITHIN_SECONDS)
+    child = await only_child(mongo, handle.id)
+    assert (child.run_id, child.state) == (first.run_id, "completed")
+    assert await kinds_of(mongo, child.run_id) == UNDISTURBED
+    head = await head_of(mongo, child)
+    assert head.branch.startswith(f"{again.run_id}/1/")
+    assert [each.partition("/")[0] for each in head.former_branches] == [
+        handle.first_execution_run_id
+    ]
 
 
 async def test_a_delegate_in_a_thread_is_written_by_the_workers_own_loop(

@@ -157,8 +157,8 @@ def attempt_scope(store: InMemoryStepStore, number: int, lineage: Lineage = CALL
     return Scope(lineage=lineage, store=WorkerStore(store), attempt=attempt)
 
 
-def helper(**options: Any) -> Agent[None, str]:
-    return Agent(TestModel(), name="helper", capabilities=[StepPersistence[None](**options)])
+def helper(**options: Any) -> Agent[Any, str]:
+    return Agent(TestModel(), name="helper", capabilities=[StepPersistence[Any](**options)])
 
 
 async def test_an_attempt_takes_over_and_the_one_before_is_stale(
@@ -324,13 +324,13 @@ def one_call(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
 
 @pytest.mark.spec("SP-40", "SP-41", "SP-42")
 async def test_a_tool_of_a_plain_run_annotates_its_effect(store: InMemoryStepStore) -> None:
-    agent = Agent(
-        FunctionModel(one_call), capabilities=[StepPersistence[None](store=store, run_id="plain")]
+    agent: Agent[Any, str] = Agent(
+        FunctionModel(one_call), capabilities=[StepPersistence[Any](store=store, run_id="plain")]
     )
     seen: list[ToolEffectRecord] = []
 
     @agent.tool
-    async def set_label(ctx: RunContext[None]) -> str:
+    async def set_label(ctx: RunContext[Any]) -> str:
         await annotate_tool_effect(store, ctx, idempotency_key="issue-1::label")
         await annotate_tool_effect(None, ctx, effect_summary="set a label")
         seen.extend(await store.list_unresolved_tool_effects(run_id="plain"))
