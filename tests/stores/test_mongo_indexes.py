@@ -44,7 +44,7 @@ READS: list[Read] = [
     lambda s: s.list_events(run_id="run-1"),
     lambda s: s.latest_snapshot(run_id="run-1"),
     lambda s: s.latest_snapshot(run_id="run-1", include_interrupted=True),
-    lambda s: s.find_snapshot(run_id="run-1", sequence=5),
+    lambda s: s.find_snapshot(run_id="run-1", sequence=8),
     lambda s: s.list_snapshots(run_id="run-1"),
     lambda s: s.list_snapshot_summaries(run_id="run-1"),
     lambda s: s.get_tool_effect(run_id="run-1", tool_call_id="call-3-0"),
