@@ -318,7 +318,7 @@ class LocalStepStore(SingleWrites, ABC):
 
         def read(rows: LocalRows) -> ContinuableSnapshot | None:
             row = rows.newest_snapshot(run_id, only_complete=not include_interrupted)
-            return row and _read_messages(rows, row)
+            return None if row is None else _read_messages(rows, row)
 
         return await self._read(run_id, read)
 

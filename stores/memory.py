@@ -160,9 +160,9 @@ class InMemoryStepStore(SingleWrites):
         existing = Existing()
         self._tables.add_existing(existing, prepared, workspace_id=self._workspace_id)
         for source in prepared.continued_run_ids:
-            for run in self._matching_runs({"continued_from": source}):
-                if holds_continuation(run, has_snapshots=bool(self._snapshots(run.run_id))):
-                    existing.continuations.setdefault(source, run.run_id)
+            for other in self._matching_runs({"continued_from": source}):
+                if holds_continuation(other, has_snapshots=bool(self._snapshots(other.run_id))):
+                    existing.continuations.setdefault(source, other.run_id)
         plan = CommitPlanner(prepared, existing, workspace_id=self._workspace_id).plan()
         for run in (*plan.new_runs, *plan.changed_runs):
             self._tables.runs[run.record.run_id] = copy.deepcopy(run)

@@ -190,7 +190,7 @@ class UnresolvedConformance(StepStoreTests):
     async def test_an_answer_to_an_earlier_call_of_the_same_id_is_not_one(
         self, store: StepStore
     ) -> None:
-        history = [request("a"), called(), returned(), called()]
+        history: list[ModelMessage] = [request("a"), called(), returned(), called()]
         await store.record_tool_effect(
             effect("completed", sequence=3, step_index=1, call_index=0, ended_at=at(2))
         )
