@@ -23,11 +23,13 @@ class ScriptedRunsInput(BaseModel):
     """Runs to do one after the other, each with its own run id; then how to end.
 
     Once the workflow has heard something, `when_told` takes the place of those that have not begun.
+    Without `names_runs` the run ids are left to the agents.
     """
 
     runs: list[ScriptedRun]
     when_told: list[ScriptedRun] | None = None
     then: Literal["return", "fail", "continue_as_new"] = "return"
+    names_runs: bool = True
 
 
 @workflow.defn(name="scripted_runs")
@@ -47,9 +49,10 @@ class ScriptedRunsWorkflow:
                 runs, request.when_told = request.when_told, None
                 continue
             run, runs = runs[0], runs[1:]
+            name = f"{workflow.info().workflow_id}-{len(outputs)}-{request.then}"
             result = await find_agent(run.agent).run(
                 run.prompt,
-                run_id=f"{workflow.info().workflow_id}-{len(outputs)}-{request.then}",
+                run_id=name if request.names_runs else None,
                 usage_limits=UsageLimits(request_limit=None),
             )
             outputs.append(result.output)

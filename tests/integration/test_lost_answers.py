@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 from uuid import uuid4
 
 import pytest
@@ -140,7 +140,7 @@ async def test_each_boundary_whose_answer_is_lost_is_in_the_store_once(
     identities = Identities(lost=f"{prefix}-{IDENTITY}")
     async with running_worker(
         _with_interceptor(temporal, identities),
-        with_faults(noting, plan),
+        with_faults(cast("StepStore", noting), plan),
         [make_agent("script")],
         task_queue,
         boundary_mode=mode,

@@ -80,8 +80,9 @@ class RunPath:
 
     def arguments_of(self, operation: Operation) -> int | None:
         """Of the call whose end this is: another call's equal end is another end."""
-        is_finish = isinstance(operation, FinishToolEffect)
-        return self.arguments[operation.step_index or 0] if is_finish else None
+        if isinstance(operation, FinishToolEffect):
+            return self.arguments[operation.step_index or 0]
+        return None
 
     def _place(self) -> dict[str, object]:
         self.sequence += 1
