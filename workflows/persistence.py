@@ -7,7 +7,6 @@ the same agent persists in a plain `agent.run` too.
 import asyncio
 import base64
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
@@ -42,6 +41,7 @@ from workflows.delegation import (
 from workflows.direct import DirectWriter, StaleAttemptError
 from workflows.journal import BoundaryWriter, journal_of_execution
 from workflows.lineage import Lineage, entered, scope_of
+from workflows.metadata import check_metadata
 from workflows.names import STEP_PERSISTENCE
 from workflows.notices import SnapshotSaved, notice_of
 from workflows.pending import MissingToolsError, check_pending_calls
@@ -422,24 +422,6 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
         self._history = ctx.messages
         # After a node the context is the one from before it, which a model request has outrun.
         self.recorder.step_index = max(self.recorder.step_index, ctx.run_step)
-
-
-def check_metadata(metadata: object) -> None:
-    """Refuse metadata that is not `dict[str, str]`, naming the path of the bad value.
-
-    Raises:
-        TypeError: a key or a value is no string.
-    """
-    if not isinstance(metadata, Mapping):
-        message = f"metadata must be a dict of strings, found {type(metadata).__name__}"
-        raise TypeError(message)
-    for key, value in cast("Mapping[object, object]", metadata).items():
-        if not isinstance(key, str):
-            message = f"metadata key {key!r} must be a string, found {type(key).__name__}"
-            raise TypeError(message)
-        if not isinstance(value, str):
-            message = f"metadata[{key!r}] must be a string, found {type(value).__name__}"
-            raise TypeError(message)
 
 
 def _call_index(ctx: RunContext[Any], call: ToolCallPart) -> int:

@@ -221,6 +221,7 @@ class TestGrace:
         assert (done.messages, done.positions) == (1, 1)
 
 
+@pytest.mark.spec("SP-117")
 class TestSources:
     """Each source keeps what only it refers to. `SOURCES` has them all."""
 
