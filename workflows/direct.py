@@ -2,6 +2,7 @@
 
 import asyncio
 import uuid
+from abc import ABC, abstractmethod
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -39,21 +40,16 @@ class Committer(Protocol):
         ...
 
 
-class DirectWriter:
-    """Writes one run's operations, one commit each, without a position.
-
-    The branch is the registration identity, drawn at random: outside a workflow nothing is
-    replayed.
-    """
+class _StoreWriter(ABC):
+    """Writes one run's operations to a store, each at once."""
 
     def __init__(self, store: Committer) -> None:
         self._store = store
-        self._registration_id = str(uuid.uuid4())  # noqa: TID251 - never in a workflow
         self._sequence = 0
 
-    async def identify(self, run_id: str) -> RegistrationIdentityResult:  # noqa: ARG002 - the protocol's
-        """The identity of this writer's only run."""
-        return RegistrationIdentityResult(registration_id=self._registration_id)
+    @abstractmethod
+    async def _write(self, operation: Write) -> None:
+        """Commit an operation; raise what it was refused for."""
 
     def next_sequence(self, run_id: str) -> int:  # noqa: ARG002 - one writer, one run
         """The next place in the run's order."""
@@ -70,6 +66,7 @@ class DirectWriter:
         """Write the operation; a run that is being cancelled still writes.
 
         Raises:
+            StaleAttemptError: it belongs to an attempt of a tool, and a later one has begun.
             StoreError: it was refused, or the store is away.
         """
         await self._write(operation)
@@ -80,13 +77,29 @@ class DirectWriter:
         """Write it, as `record` does."""
         await self._write(annotation)
 
+
+class DirectWriter(_StoreWriter):
+    """Writes one run's operations, one commit each, without a position.
+
+    The branch is the registration identity, drawn at random: outside a workflow nothing is
+    replayed.
+    """
+
+    def __init__(self, store: Committer) -> None:
+        super().__init__(store)
+        self._registration_id = str(uuid.uuid4())  # noqa: TID251 - never in a workflow
+
+    async def identify(self, run_id: str) -> RegistrationIdentityResult:  # noqa: ARG002 - the protocol's
+        """The identity of this writer's only run."""
+        return RegistrationIdentityResult(registration_id=self._registration_id)
+
     async def _write(self, operation: Write) -> None:
         commit = Commit(operations=(operation,), now=_now(), branch=self._registration_id)
         with anyio.CancelScope(shield=True):
             _raise_refusal(operation, await self._store.commit(commit))
 
 
-class AttemptWriter:
+class AttemptWriter(_StoreWriter):
     """Writes a run that a tool activity delegates, as this attempt's branch of it.
 
     The run's registration identity stands for an execution, the attempts of the tool are its
@@ -106,11 +119,10 @@ class AttemptWriter:
             parent: where the delegate was started; with the run id it is the registration identity.
             attempt: of the tool.
         """
-        self._store = store
+        super().__init__(store)
         self._run_id = run_id
         self._registration_id = f"{parent.run_id}/{parent.effect_key}/{run_id}"
         self._attempt = attempt
-        self._sequence = 0
         self._number = 0
         self._is_free = asyncio.Lock()
 
@@ -122,32 +134,6 @@ class AttemptWriter:
         """
         self._attempt.claim(run_id)
         return RegistrationIdentityResult(registration_id=self._registration_id)
-
-    def next_sequence(self, run_id: str) -> int:  # noqa: ARG002 - one writer, one run
-        """The next place in the run's order; each attempt begins anew."""
-        self._sequence += 1
-        return self._sequence - 1
-
-    async def record(
-        self,
-        operation: Operation,
-        *,
-        barrier: bool = False,  # noqa: ARG002 - all are
-        then: Notice | None = None,
-    ) -> None:
-        """Write the operation; a run that is being cancelled still writes.
-
-        Raises:
-            StaleAttemptError: a later attempt has taken the run over.
-            StoreError: it was refused, or the store is away.
-        """
-        await self._write(operation)
-        if then is not None:
-            await then()
-
-    async def annotate(self, annotation: AnnotateToolEffect) -> None:
-        """Write it, as `record` does."""
-        await self._write(annotation)
 
     async def _write(self, operation: Write) -> None:
         with anyio.CancelScope(shield=True):
