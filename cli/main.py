@@ -132,7 +132,7 @@ _add("gc", gc_command, "perdure gc --grace-days 90 --delete")
 _add(
     "import-harness",
     import_harness_command,
-    "perdure import-harness --uri mongodb://localhost:27017 --database agents --dry-run",
+    "perdure import-harness --uri mongodb://old --database agents",
 )
 _add("tree", tree_command, "perdure tree trip-1")
 _add("diff", diff_command, "perdure diff scripted-20260101-120000-3fa9c1 mine --json")
