@@ -20,6 +20,7 @@ from stores.effects import effect_record, marked
 from stores.errors import DamagedSnapshotError
 from stores.histories import MessageChanges, MessageLog, history_of, positions_in
 from stores.identifiers import DEFAULT_WORKSPACE, check_identifier
+from stores.memory_attempts import Gates, InMemoryAttempts
 from stores.paging import DEFAULT_PAGE_SIZE, check_page_size, decode_cursor, given, page_of
 from stores.planning import CommitPlan, CommitPlanner, Existing
 from stores.preparing import PreparedCommit, prepare
@@ -73,6 +74,12 @@ class InMemoryStepStore(SingleWrites):
         self._workspace_id = check_identifier("workspace_id", workspace_id)
         self._bound = check_bound(max_snapshots_per_run)
         self._tables = Tables()
+        self._gates: Gates = {}
+
+    @property
+    def attempts(self) -> InMemoryAttempts:
+        """The attempts of tool calls in this workspace."""
+        return InMemoryAttempts(self._gates, workspace_id=self._workspace_id)
 
     @property
     def workspace_id(self) -> str:

@@ -8,12 +8,13 @@ becomes a field name, and no number is too long. What only queries need is added
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, asdict, fields
 from datetime import datetime
 from typing import Any
 
-from bson import ObjectId
+from bson import Binary, ObjectId
 
+from stores.attempts import AttemptEnd, ToolAttempt, ToolCallPlace, ToolGate
 from stores.commits import CommitHead
 from stores.effects import EffectRow, Transition
 from stores.histories import Range
@@ -177,3 +178,41 @@ def head_document(head: CommitHead) -> Document:
 def commit_head(document: Mapping[str, Any]) -> CommitHead:
     """The commit head of a document."""
     return CommitHead(**_values_of(CommitHead, document))
+
+
+def gate_id(workspace_id: str, place: ToolCallPlace) -> Document:
+    """The `_id` of a call's gate."""
+    return {"workspace_id": workspace_id, **asdict(place)}
+
+
+def gate_document(gate: ToolGate) -> Document:
+    """The document of a call's gate."""
+    document = _document_of(gate, without={"place", "attempts", "result"})
+    document |= {
+        "_id": gate_id(gate.workspace_id, gate.place),
+        "run_id": gate.place.run_id,
+        "newest": gate.newest.token,
+        "attempts": [_document_of(each) for each in gate.attempts],
+    }
+    if gate.result is not None:
+        document["result"] = Binary(gate.result)
+    return document
+
+
+def ended_update(end: AttemptEnd) -> Document:
+    """The update of a gate's document, whose query matched the attempt, when that has ended."""
+    values = _document_of(end, without={"result"})
+    changed: Document = {f"attempts.$.{name}": value for name, value in values.items()}
+    if end.result is not None:
+        changed["result"] = Binary(end.result)
+    return {"$set": changed, "$inc": {"revision": 1}}
+
+
+def tool_gate(document: Mapping[str, Any]) -> ToolGate:
+    """The gate of a document."""
+    place = {name: value for name, value in document["_id"].items() if name != "workspace_id"}
+    values = _values_of(ToolGate, {**document, "place": ToolCallPlace(**place)})
+    values["attempts"] = tuple(
+        ToolAttempt(**_values_of(ToolAttempt, each)) for each in document["attempts"]
+    )
+    return ToolGate(**values)

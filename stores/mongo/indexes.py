@@ -189,6 +189,12 @@ INDEXES: tuple[Index, ...] = (
         fields=("run_id", "branch", "effect_key"),
         only=_SUPERSEDED,
     ),
+    Index(
+        name="tool_attempts_run_v1",
+        collection="tool_attempts",
+        fields=("run_id", "workspace_id"),
+        only={"run_id": {"$exists": True}},
+    ),
 )
 """All indexes besides `_id`, which serves `commit_heads` and `messages` alone."""
 
@@ -199,6 +205,7 @@ COLLECTIONS: tuple[str, ...] = (
     "positions",
     "runs",
     "snapshots",
+    "tool_attempts",
     "tool_effects",
 )
 """Made beforehand, so that no transaction has to make one."""

@@ -13,6 +13,7 @@ from stores.effects import effect_record
 from stores.errors import DamagedSnapshotError, StoreConfigurationError, StoreUnavailableError
 from stores.histories import MessageLog, Range, history_of, positions_in
 from stores.identifiers import DEFAULT_WORKSPACE, check_identifier
+from stores.mongo.attempts import MongoAttempts
 from stores.mongo.client import Client, Database, MongoConnection
 from stores.mongo.commit import MongoCommits
 from stores.mongo.documents import (
@@ -110,6 +111,11 @@ class MongoStepStore(SingleWrites):
     def workspace_id(self) -> str:
         """See `StepStore.workspace_id`."""
         return self._workspace_id
+
+    @property
+    def attempts(self) -> MongoAttempts:
+        """The attempts of tool calls in this workspace."""
+        return MongoAttempts(self._connection, workspace_id=self._workspace_id)
 
     def for_workspace(self, workspace_id: str) -> "MongoStepStore":
         """See `StepStore.for_workspace`."""
