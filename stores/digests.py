@@ -125,7 +125,9 @@ def _meaning(operation: Write) -> list[Any]:
             ]
         case FinishToolEffect():
             error = operation.error_type or bool(operation.error)
-            return ["finish", operation.tool_call_id, operation.status, error]
+            resolution = operation.resolution
+            decided = [resolution.decision] if resolution else []
+            return ["finish", operation.tool_call_id, operation.status, error, *decided]
         case AnnotateToolEffect():
             return ["annotate", operation.idempotency_key, operation.effect_summary]
 

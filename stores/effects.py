@@ -18,7 +18,13 @@ from stores.operations import (
     StartToolEffect,
 )
 from stores.preparing import PreparedCommit
-from stores.records import UNRESOLVED, EffectPolicy, ToolEffectRecord, ToolEffectStatus
+from stores.records import (
+    UNRESOLVED,
+    EffectPolicy,
+    ToolEffectRecord,
+    ToolEffectResolution,
+    ToolEffectStatus,
+)
 from stores.rows import Mark, Row, same_content, storable, utc
 
 START = -1
@@ -48,6 +54,7 @@ class Transition:
     error: str | None = None
     idempotency_key: str | None = None
     effect_summary: str | None = None
+    resolution: ToolEffectResolution | None = None
     scheme: int = DIGEST_SCHEME
 
 
@@ -128,6 +135,7 @@ def transition_of(
         error=storable(finish.error) if finish else None,
         idempotency_key=storable(operation.idempotency_key),
         effect_summary=storable(operation.effect_summary),
+        resolution=finish.resolution if finish else None,
     )
 
 
@@ -168,15 +176,17 @@ def move(row: EffectRow, transition: Transition) -> tuple[EffectRow, Disposition
     """The row after a transition, and what became of it.
 
     An ordinal that is recorded is suppressed or, with other content, refused. One that is new and
-    would move the effect back is suppressed too: it changes nothing. Only what was said outside a
-    workflow is kept then beside what a commit says, for that may yet be taken back.
+    would not move the effect on is suppressed too: it changes nothing, unless it says who decided
+    something. What was said outside a workflow is kept then beside what a commit says, for that may
+    yet be taken back.
     """
     for each in row.live:
         if each.ordinal == transition.ordinal:
             equal = same_content(each.digest, each.scheme, transition.digest)
             return row, "suppressed" if equal else "refused"
     is_forward = not row.live or _RANK[transition.status] > _RANK[row.current.status]
-    if not is_forward and transition.ordinal != START:
+    says_nothing = transition.ordinal != START and transition.resolution is None
+    if not is_forward and says_nothing:
         may_count_yet = transition.number is None and row.current.number is not None
         if not may_count_yet:
             return row, "suppressed"
@@ -266,6 +276,7 @@ def effect_record(row: EffectRow) -> ToolEffectRecord:
         arguments_digest=row.arguments_digest,
         arguments_summary=row.arguments_summary,
         error=current.error,
+        resolution=next((e.resolution for e in reversed(row.live) if e.resolution), None),
         branch=row.branch,
         commit_number=current.number,
         workspace_id=row.workspace_id,

@@ -11,7 +11,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_ai.messages import ModelMessage
 
-from stores.records import EffectPolicy, EventKind, SnapshotState
+from stores.records import (
+    EffectPolicy,
+    EventKind,
+    RunState,
+    SnapshotState,
+    ToolEffectResolution,
+)
 
 
 class RunOperation(BaseModel):
@@ -65,7 +71,8 @@ class AppendEvent(RunOperation):
     """Append one event. Key: step, kind, call index and ordinal; `None` always appends.
 
     `context=None` means the lineage of the run. Events of kind `run_*` also set the run's state:
-    `usage` and `error` go to the run record with them.
+    `usage` and `error` go to the run record with them. Another event does so when it says
+    `run_state`.
     """
 
     kind: Literal["append_event"] = "append_event"
@@ -78,6 +85,7 @@ class AppendEvent(RunOperation):
     error: str | None = None
     error_type: str | None = None
     usage: dict[str, Any] | None = None
+    run_state: RunState | None = None
     context: EventContext | None = None
     at: datetime | None = None
 
@@ -151,13 +159,14 @@ class FinishToolEffect(EffectOperation):
     """Record how a tool call ended. Key: the effect's identity and an ordinal.
 
     A finish never moves an effect back: `resolved` is final, `completed` and `failed` yield only to
-    it, `unknown` yields to all three.
+    it, `unknown` yields to all three. A `resolution` is recorded even where the status stays.
     """
 
     kind: Literal["finish_tool_effect"] = "finish_tool_effect"
     status: Literal["completed", "failed", "unknown", "resolved"]
     error: str | None = None
     error_type: str | None = None
+    resolution: ToolEffectResolution | None = None
     ordinal: int = 0
     at: datetime | None = None
 

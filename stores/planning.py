@@ -291,6 +291,7 @@ class CommitPlanner:
             error=storable(operation.error),
             error_type=operation.error_type,
             usage=json_copy(operation.usage),
+            run_state=operation.run_state,
         )
         existing = self._existing
         row, disposition = self._keyed(operation, row, existing.events, existing.superseded_events)

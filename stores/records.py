@@ -38,6 +38,9 @@ ToolEffectStatus = Literal["started", "completed", "failed", "unknown", "resolve
 EffectPolicy = Literal["read", "idempotent", "once"]
 """What a tool declared of its effect on the world: none, safe to repeat, or at most once."""
 
+ResolutionDecision = Literal["completed", "failed", "run_again"]
+"""What somebody decided about a call whose outcome is unknown."""
+
 UNRESOLVED: frozenset[ToolEffectStatus] = frozenset({"started", "unknown"})
 """Statuses that leave open whether the effect happened."""
 
@@ -151,6 +154,15 @@ class SnapshotSummary:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ToolEffectResolution:
+    """Who settled an unknown outcome, how and why; `by` is `reconcile` for the tool's own check."""
+
+    decision: ResolutionDecision
+    by: str | None = None
+    why: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ToolEffectRecord:
     """What one tool call did to the world, as far as is known.
 
@@ -174,6 +186,7 @@ class ToolEffectRecord:
     arguments_digest: str | None = None
     arguments_summary: str | None = None
     error: str | None = None
+    resolution: ToolEffectResolution | None = None
     branch: str = ""
     commit_number: int | None = None
     workspace_id: str = DEFAULT_WORKSPACE

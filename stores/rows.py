@@ -36,6 +36,9 @@ RUN_STATES: Mapping[EventKind, RunState] = {
 }
 """The state that each event of kind `run_*` puts its run in."""
 
+ENDED: frozenset[RunState] = frozenset({"completed", "failed", "cancelled"})
+"""States that a run does not leave."""
+
 CANCELLED = "cancelled"
 """The error of the `run_failed` event that a cancelled run ends with."""
 
@@ -86,6 +89,12 @@ class EventRow(KeyedRow):
     error: str | None = None
     error_type: str | None = None
     usage: dict[str, Any] | None = None
+    run_state: RunState | None = None
+
+    @property
+    def sets_state(self) -> RunState | None:
+        """The state that the event puts its run in, `None` when it leaves it alone."""
+        return self.run_state or RUN_STATES.get(self.event)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,8 +173,8 @@ def json_copy(value: Any) -> Any:  # noqa: ANN401 - any JSON value
 
 
 def with_state_of(run: RunRow, event: EventRow) -> RunRow:
-    """The run after this event, when the event is of kind `run_*` and not older than its state."""
-    state = RUN_STATES.get(event.event)
+    """The run after this event, when that sets a state and is not older than the run's."""
+    state = event.sets_state
     if state is None or event.sequence < run.state_sequence:
         return run
     if state == "failed" and event.error == CANCELLED:
@@ -173,9 +182,9 @@ def with_state_of(run: RunRow, event: EventRow) -> RunRow:
     record = replace(
         run.record,
         state=state,
-        ended_at=None if state == "running" else event.at,
-        error=event.error,
-        usage=event.usage,
+        ended_at=event.at if state in ENDED else None,
+        error=None if state == "running" else event.error,
+        usage=event.usage or run.record.usage,
     )
     return replace(run, record=record, state_sequence=event.sequence)
 

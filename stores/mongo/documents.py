@@ -7,7 +7,7 @@ becomes a field name, and no number is too long. What only queries need is added
 """
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, asdict, fields
 from datetime import datetime
 from typing import Any
@@ -21,7 +21,7 @@ from stores.histories import Range
 from stores.operations import EventContext
 from stores.paging import microseconds, time_at
 from stores.ranges import packed, unpacked
-from stores.records import RunBranch, RunRecord
+from stores.records import RunBranch, RunRecord, ToolEffectResolution
 from stores.rows import EventRow, PositionRow, RunRow, SnapshotRow
 
 Document = dict[str, Any]
@@ -34,10 +34,6 @@ MAX_PLAIN_RANGES = 100
 """More than that come from a history that was rewritten in many places, and would be read by no
 person; at 100,000 messages they would take 2.6 MB."""
 
-_TIMES = frozenset({"at", "started_at", "ended_at", "branch_time", "queued_at"})
-_JSON_TEXTS = frozenset({"metadata", "usage"})
-_TUPLES = frozenset({"former_branches", "refusals"})
-
 
 def _encoded(value: object) -> Any:  # noqa: ANN401 - any BSON value
     match value:
@@ -45,24 +41,12 @@ def _encoded(value: object) -> Any:  # noqa: ANN401 - any BSON value
             return microseconds(value)
         case dict():
             return json.dumps(value)
+        case ToolEffectResolution():
+            return json.dumps(asdict(value))
         case EventContext():
             return json.dumps(value.model_dump(exclude_defaults=True))
         case _:
             return value
-
-
-def _decoded(name: str, value: Any) -> Any:  # noqa: ANN401 - any BSON value
-    if name in _TIMES:
-        return time_at(value)
-    if name in _JSON_TEXTS:
-        return json.loads(value)
-    if name in _TUPLES:
-        return tuple(value)
-    if name == "ranges":
-        return ranges_in(value)
-    if name == "context":
-        return EventContext.model_validate(json.loads(value))
-    return value
 
 
 def ranges_in(value: bytes | list[list[int]]) -> tuple[Range, ...]:
@@ -70,6 +54,22 @@ def ranges_in(value: bytes | list[list[int]]) -> tuple[Range, ...]:
     if isinstance(value, bytes):
         return unpacked(value)
     return tuple((start, end) for start, end in value)
+
+
+_DECODERS: Mapping[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("at", "started_at", "ended_at", "branch_time", "queued_at"), time_at),
+    **dict.fromkeys(("metadata", "usage"), json.loads),
+    **dict.fromkeys(("former_branches", "refusals"), tuple),
+    "ranges": ranges_in,
+    "context": EventContext.model_validate_json,
+    "resolution": lambda text: ToolEffectResolution(**json.loads(text)),
+}
+"""By field name; values of other fields come back as they are."""
+
+
+def _decoded(name: str, value: Any) -> Any:  # noqa: ANN401 - any BSON value
+    decode = _DECODERS.get(name)
+    return value if decode is None else decode(value)
 
 
 def _document_of(record: Any, *, without: Collection[str] = ()) -> Document:  # noqa: ANN401 - any of ours

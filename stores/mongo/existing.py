@@ -88,7 +88,7 @@ class ExistingReader:
     def _may_change_runs(self) -> bool:
         return any(
             isinstance(each, RegisterRun)
-            or (isinstance(each, AppendEvent) and each.event in RUN_STATES)
+            or (isinstance(each, AppendEvent) and (each.run_state or each.event in RUN_STATES))
             for each in self._operations
         )
 

@@ -20,6 +20,11 @@ from stores.mongo.existing import NEWEST_FIRST
 from stores.mongo.transactions import Transaction
 from stores.rows import RUN_STATES, Mark, split_after, with_state_of, without_state
 
+_SETS_STATE: Document = {
+    "$or": [{"event": {"$in": sorted(RUN_STATES)}}, {"run_state": {"$exists": True}}]
+}
+"""Events that a run's state is folded from."""
+
 
 class Marker:
     """Marks rows in a transaction and folds again what followed from them."""
@@ -46,9 +51,7 @@ class Marker:
             "number": {"$gte": number},
             "live": True,
         }
-        folded = await self._transaction.find(
-            "events", {**reached, "event": {"$in": sorted(RUN_STATES)}}
-        )
+        folded = await self._transaction.find("events", {**reached, **_SETS_STATE})
         change: Document = {"$set": {"live": False, "mark": mark}}
         for collection in ("events", "snapshots", "positions", "runs"):
             await self._database[collection].update_many(reached, change, session=self._session)
@@ -78,7 +81,7 @@ class Marker:
                 "workspace_id": self._workspace_id,
                 "run_id": run_id,
                 "live": True,
-                "event": {"$in": sorted(RUN_STATES)},
+                **_SETS_STATE,
             }
             newest = await self._transaction.find("events", query, sort=NEWEST_FIRST, limit=1)
             run = without_state(run_row(document))

@@ -1,6 +1,7 @@
 """What every `StepStore` must do."""
 
 from tests.stores.annotation_conformance import AnnotationConformance
+from tests.stores.attention_conformance import AttentionConformance
 from tests.stores.commit_conformance import CommitConformance
 from tests.stores.continuation_conformance import (
     ClaimConformance,
@@ -25,6 +26,7 @@ class StepStoreConformance(
     UnresolvedConformance,
     ClaimConformance,
     AnnotationConformance,
+    AttentionConformance,
     CommitConformance,
     SupersedeConformance,
     ResetConformance,
