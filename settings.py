@@ -7,6 +7,8 @@ from typing import Literal
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from stores.records import EffectPolicy
+
 
 class Settings(BaseSettings):
     """Every setting of worker and command line: an environment variable `PERDURE_<NAME>`."""
@@ -22,6 +24,10 @@ class Settings(BaseSettings):
     data_dir: Path = Field(default=Path(".perdure"), description="data of `perdure dev`")
     boundary_mode: Literal["local", "regular"] = Field(
         default="local", description="how commits run: local activities, or regular ones"
+    )
+    tool_effects: dict[str, EffectPolicy] = Field(
+        default={},
+        description="JSON object of tools one cannot edit: each `read`, `idempotent` or `once`",
     )
     max_snapshots_per_run: int | None = Field(
         default=None, ge=1, description="snapshots that a run keeps; unset, all of them"

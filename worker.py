@@ -25,6 +25,7 @@ from temporalio.worker import Interceptor, Replayer, Worker
 from activities.boundaries import BoundaryActivities
 from activities.heartbeat import HeartbeatInterceptor
 from activities.history import HistoryActivities
+from activities.reconciling import ReconcileActivities
 from agents.registry import load_agents
 from client import DATA_CONVERTER, connect
 from sandbox import workflow_runner
@@ -34,8 +35,9 @@ from stores.local import LocalStepStore
 from stores.opening import open_step_store
 from stores.protocols import StepStore
 from workflows import names
-from workflows.agents import register_agents
+from workflows.agents import find_reconcile, register_agents
 from workflows.delegates import check_delegates
+from workflows.gate import ToolGateInterceptor
 from workflows.headers import LineageInterceptor
 from workflows.interceptor import JournalInterceptor
 from workflows.registry import WORKFLOWS
@@ -52,7 +54,8 @@ _VISIBILITY_DEADLINE_SECONDS = 30
 
 def interceptors(store: StepStore | None = None) -> list[Interceptor]:
     """What worker and replayer put around workflows and activities; a replayer has no store."""
-    return [JournalInterceptor(), HeartbeatInterceptor(), LineageInterceptor(store)]
+    gate = [ToolGateInterceptor(store)] if store else []
+    return [JournalInterceptor(), HeartbeatInterceptor(), LineageInterceptor(store), *gate]
 
 
 def build_worker(
@@ -80,14 +83,24 @@ def build_worker(
     register_agents(agents)
     check_delegates(agents)
     boundaries = BoundaryActivities(
-        store, boundary_mode=settings.boundary_mode, search_attributes=search_attributes
+        store,
+        boundary_mode=settings.boundary_mode,
+        search_attributes=search_attributes,
+        tool_effects=settings.tool_effects,
     )
+    reconciling = ReconcileActivities(find_reconcile)
     history = HistoryActivities(store)
     return Worker(
         client,
         task_queue=settings.task_queue,
         workflows=[*WORKFLOWS, *workflows],
-        activities=[*boundaries.activities, history.load_history, history.load_usage, *activities],
+        activities=[
+            *boundaries.activities,
+            history.load_history,
+            history.load_usage,
+            reconciling.reconcile_tool_effect,
+            *activities,
+        ],
         plugins=[AgentPlugin(agent) for agent in agents],
         interceptors=interceptors(store),
         workflow_runner=workflow_runner(client.data_converter),

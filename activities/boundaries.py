@@ -4,12 +4,12 @@
 is to commit. All go through one function and the commit protocol of `stores.commits`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from temporalio import activity
 
 from activities.errors import as_application_error
@@ -25,6 +25,7 @@ from stores.operations import (
     StartToolEffect,
 )
 from stores.protocols import StepStore
+from stores.records import EffectPolicy
 
 BoundaryMode = Literal["local", "regular"]
 """How commits run: as local activities with a regular fallback, or as regular ones at once."""
@@ -61,6 +62,7 @@ class RegistrationIdentityResult(BaseModel):
     registration_id: str
     boundary_mode: BoundaryMode = "local"
     search_attributes: tuple[str, ...] = ()
+    tool_effects: Mapping[str, EffectPolicy] = Field(default_factory=dict)
 
 
 class CommitHeader(BaseModel):
@@ -152,6 +154,7 @@ class BoundaryActivities:
         store: the worker's store; each request is written in its own workspace.
         boundary_mode: told to each execution with its first registration identity.
         search_attributes: names that exist on the server, told likewise.
+        tool_effects: policies by tool, told likewise; they win over what tools declare.
         now: the clock for persisted times, aware.
     """
 
@@ -161,11 +164,13 @@ class BoundaryActivities:
         *,
         boundary_mode: BoundaryMode = "local",
         search_attributes: tuple[str, ...] = (),
+        tool_effects: Mapping[str, EffectPolicy] | None = None,
         now: Callable[[], datetime] = _now,
     ) -> None:
         self._store = store
         self._boundary_mode: BoundaryMode = boundary_mode
         self._search_attributes = search_attributes
+        self._tool_effects: Mapping[str, EffectPolicy] = tool_effects or {}
         self._now = now
 
     @property
@@ -190,6 +195,7 @@ class BoundaryActivities:
             registration_id=request.registration_id,
             boundary_mode=self._boundary_mode,
             search_attributes=self._search_attributes,
+            tool_effects=self._tool_effects,
         )
 
     @activity.defn(name="register_run")

@@ -19,6 +19,7 @@ from stores.effects import EffectRow, effect_record
 from stores.errors import DamagedSnapshotError, StoreConfigurationError
 from stores.histories import MessageLog, Range, history_of, positions_in
 from stores.identifiers import check_identifier
+from stores.memory_attempts import Gates, InMemoryAttempts
 from stores.paging import (
     DEFAULT_PAGE_SIZE,
     RunCursor,
@@ -131,6 +132,7 @@ class LocalStepStore(SingleWrites, ABC):
     def __init__(self, *, workspace_id: str, max_snapshots_per_run: int | None) -> None:
         self._workspace_id = check_identifier("workspace_id", workspace_id)
         self._bound = check_bound(max_snapshots_per_run)
+        self._gates: Gates = {}
 
     @abstractmethod
     def _session(
@@ -158,6 +160,11 @@ class LocalStepStore(SingleWrites, ABC):
 
     async def _read(self, run_id: str, work: Callable[[LocalRows], Result]) -> Result:
         return await self._do(f"read run {run_id!r}", work)
+
+    @property
+    def attempts(self) -> InMemoryAttempts:
+        """Kept in this process: no worker writes here, so no other one makes an attempt."""
+        return InMemoryAttempts(self._gates, workspace_id=self._workspace_id)
 
     @property
     def workspace_id(self) -> str:

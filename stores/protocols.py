@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from stores.attempts import AttemptStore
 from stores.commits import Commit, CommitHead, CommitResult
 from stores.records import (
     ContinuableSnapshot,
@@ -28,6 +29,11 @@ class StepStore(Protocol):
     @property
     def workspace_id(self) -> str:
         """The workspace that this object is bound to."""
+        ...
+
+    @property
+    def attempts(self) -> AttemptStore:
+        """The attempts of tool calls in this workspace, which a worker's activities record."""
         ...
 
     def for_workspace(self, workspace_id: str) -> "StepStore":

@@ -27,6 +27,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from workflows.agents import find_agent
     from workflows.journal import Journal, journal_of_execution
+    from workflows.parking import parking_of_execution
     from workflows.payloads import describe
     from workflows.pending import check_prompt
     from workflows.submission import (
@@ -56,6 +57,7 @@ class AgentRunWorkflow:
         _refuse_repetition()
         journal = journal_of_execution()
         journal.workspace_id = request.workspace_id
+        parking_of_execution().on_change = self._attend
         try:
             output = await self._run(request, journal)
             await journal.drain()  # a refusal there still fails the run
@@ -144,6 +146,9 @@ class AgentRunWorkflow:
                 names.STATE_ATTRIBUTE.name: self._state,
             }
         )
+
+    def _attend(self) -> None:
+        self._settle("needs_attention" if parking_of_execution().calls else "running")
 
     def _settle(self, state: RunState) -> None:
         self._state = state

@@ -3,11 +3,13 @@
 from collections.abc import Iterable
 from typing import Any
 
-from pydantic_ai import Agent
+from pydantic_ai import Agent, FunctionToolset
 from pydantic_ai.durable_exec.temporal import TemporalDurability
 from temporalio.exceptions import ApplicationError
 
+from activities.reconciling import Reconcile
 from workflows.durable import StableTemporalDurability
+from workflows.effects import declared_effect, longest_wait
 from workflows.persistence import StepPersistence
 
 _agents: dict[str, Agent[Any, Any]] = {}
@@ -63,14 +65,40 @@ def _checked_name(agent: Agent[Any, Any]) -> str:
         )
         raise AgentSetupError(message)
     _check_recorder(agent)
+    _check_effects(agent)
     return agent.name
 
 
-def _check_recorder(agent: Agent[Any, Any]) -> None:
+def find_reconcile(agent_name: str, tool_name: str) -> Reconcile | None:
+    """The check that an agent's `StepPersistence` has for a tool, `None` when it has none."""
+    agent = _agents.get(agent_name)
+    recorders = _recorders_of(agent) if agent else []
+    return next((r.reconcile[tool_name] for r in recorders if tool_name in r.reconcile), None)
+
+
+def _recorders_of(agent: Agent[Any, Any]) -> list[StepPersistence[Any]]:
     recorders: list[StepPersistence[Any]] = []
     agent.root_capability.apply(
         lambda each: recorders.append(each) if isinstance(each, StepPersistence) else None
     )
+    return recorders
+
+
+def _check_effects(agent: Agent[Any, Any]) -> None:
+    """Check what tools declare, as far as they are known before a run."""
+    for toolset in agent.toolsets:
+        tools = toolset.tools if isinstance(toolset, FunctionToolset) else {}
+        for tool in tools.values():
+            try:
+                declared_effect(tool.tool_def)
+                longest_wait(tool.tool_def)
+            except ValueError as error:
+                message = f"agent {agent.name!r}: {error}"
+                raise AgentSetupError(message) from error
+
+
+def _check_recorder(agent: Agent[Any, Any]) -> None:
+    recorders = _recorders_of(agent)
     if not recorders:
         message = f"agent {agent.name!r} has no StepPersistence; make it with [*durable()]"
         raise AgentSetupError(message)

@@ -4,6 +4,7 @@ Headers are no part of what a replay compares: a history that was recorded witho
 adding one changes no command.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from temporalio import activity, workflow
@@ -19,6 +20,7 @@ from temporalio.worker import (
     WorkflowInterceptorClassInput,
     WorkflowOutboundInterceptor,
 )
+from temporalio.workflow import ActivityConfig
 
 from activities.boundaries import BOUNDARIES
 from activities.errors import as_application_error
@@ -33,6 +35,7 @@ from workflows.lineage import (
     current_scope,
     entered,
     inherited_lineage,
+    is_tool_activity,
     lineage_in,
 )
 from workflows.names import LINEAGE_HEADER
@@ -71,6 +74,9 @@ class _LineageWorkflowInbound(WorkflowInboundInterceptor):
 class _LineageOutbound(WorkflowOutboundInterceptor):
     def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:  # noqa: A002 - the SDK's name
         _tell_activity(input)
+        scope = current_scope.get()
+        if scope and is_tool_activity(input.activity):
+            _follow(input, scope.options)
         return super().start_activity(input)
 
     def start_local_activity(self, input: StartLocalActivityInput) -> workflow.ActivityHandle[Any]:  # noqa: A002 - the SDK's name
@@ -98,6 +104,16 @@ def _tell_activity(input: StartActivityInput | StartLocalActivityInput) -> None:
         return
     scope = current_scope.get()
     _tell(input, scope.for_next_activity() if scope else _outside_runs())
+
+
+def _follow(input: StartActivityInput, options: ActivityConfig) -> None:  # noqa: A002 - as above
+    """Set the options of a tool's effect policy; errors that no retry helps stay what they are."""
+    retries = options.get("retry_policy")
+    if retries is not None:
+        final = input.retry_policy.non_retryable_error_types if input.retry_policy else None
+        input.retry_policy = replace(retries, non_retryable_error_types=final)
+    if "cancellation_type" in options:
+        input.cancellation_type = options["cancellation_type"]
 
 
 def _outside_runs() -> Lineage:

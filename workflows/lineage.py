@@ -16,12 +16,14 @@ from typing import Protocol
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from temporalio import workflow
 from temporalio.api.common.v1 import Payload
+from temporalio.workflow import ActivityConfig
 
 from activities.worker_store import WorkerStore
 from stores.commits import Commit
 from stores.errors import RunIdTakenError
 from stores.identifiers import DEFAULT_WORKSPACE, check_identifier
 from stores.operations import AnnotateToolEffect
+from stores.records import EffectPolicy
 from workflows.names import LINEAGE_HEADER
 from workflows.submission import current_run_id
 
@@ -43,6 +45,11 @@ class Lineage(BaseModel):
     step_index: int | None = None
     call_index: int | None = None
     tool_call_id: str | None = None
+    tool_name: str | None = None
+    effect: EffectPolicy | None = None
+    """What a repeat of the call would do; `None` where the workflow knows no gate."""
+    round: int = 0
+    """How often somebody decided to run the call again."""
     activity_index: int = 0
     """Which of the call's activities; more than one where a tool runs in the workflow."""
 
@@ -58,15 +65,31 @@ class Lineage(BaseModel):
             return None
         return f"{self.step_index}/{self.call_index}"
 
-    def in_call(self, step_index: int, call_index: int, tool_call_id: str) -> "Lineage":
+    def in_call(
+        self,
+        step_index: int,
+        call_index: int,
+        tool_call_id: str,
+        *,
+        tool_name: str | None = None,
+        effect: EffectPolicy | None = None,
+        round: int = 0,  # noqa: A002 - the field's name
+    ) -> "Lineage":
         """The same within a tool call."""
-        place = {"step_index": step_index, "call_index": call_index, "tool_call_id": tool_call_id}
+        place = {
+            "step_index": step_index,
+            "call_index": call_index,
+            "tool_call_id": tool_call_id,
+            "tool_name": tool_name,
+            "effect": effect,
+            "round": round,
+        }
         return self.model_copy(update=place)
 
     def outside_call(self) -> "Lineage":
         """The same without the tool call."""
-        place = {"step_index": None, "call_index": None, "tool_call_id": None, "activity_index": 0}
-        return self.model_copy(update=place)
+        kept = {"workspace_id", "run_id", "conversation_id", "parent_run_id", "branch"}
+        return Lineage(**self.model_dump(include=kept))
 
     def to_payload(self) -> Payload:
         """The header's value, always the same bytes."""
@@ -135,12 +158,14 @@ class Scope:
         attempt: of the tool activity that this code runs in; `None` where it runs in none, or where
             nothing tells a repeat from another call.
         recorder: of the call's run, when that run is in this process.
+        options: of the activity that makes the call, where its effect policy says something.
     """
 
     lineage: Lineage
     store: WorkerStore | None = None
     attempt: ToolAttempt | None = None
     recorder: Annotator | None = None
+    options: ActivityConfig = field(default_factory=ActivityConfig)
     _delegate_count: int = 0
     _activity_count: int = 0
 
@@ -188,10 +213,26 @@ current_scope: ContextVar[Scope | None] = ContextVar("perdure_current_scope", de
 """Set around an activity's body, a run, and the body of each tool call."""
 
 
-def scope_of(lineage: Lineage, recorder: Annotator | None = None) -> Scope:
+def scope_of(
+    lineage: Lineage,
+    recorder: Annotator | None = None,
+    *,
+    options: ActivityConfig | None = None,
+) -> Scope:
     """The scope of a run's code, or of a call's; it is in the activity of the code around it."""
     outer = current_scope.get() or Scope(lineage=lineage)
-    return Scope(lineage=lineage, store=outer.store, attempt=outer.attempt, recorder=recorder)
+    return Scope(
+        lineage=lineage,
+        store=outer.store,
+        attempt=outer.attempt,
+        recorder=recorder,
+        options=options or ActivityConfig(),
+    )
+
+
+def is_tool_activity(activity_type: str) -> bool:
+    """Whether this is an activity in which pydantic-ai calls a tool's function."""
+    return activity_type.endswith("__call_tool")
 
 
 @contextmanager

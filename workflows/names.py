@@ -13,6 +13,10 @@ UNRESOLVED_TOOL_EFFECTS_QUERY = "unresolved_tool_effects"
 
 LINEAGE_HEADER = "perdure-lineage"
 """Header of activities and child workflows; see `workflows.lineage.Lineage`."""
+RESOLVE_UPDATE = "resolve_tool_effect"
+
+EFFECT_POLICIES_PATCH = "effect-policies"
+"""Runs that began before it retry tools that declare nothing, and park no call."""
 
 STEP_PERSISTENCE = "step_persistence"
 """Capability id."""

@@ -6,7 +6,7 @@ the same agent persists in a plain `agent.run` too.
 
 import asyncio
 import base64
-import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
@@ -26,11 +26,12 @@ from pydantic_core import to_jsonable_python
 from temporalio import activity, workflow
 from temporalio.exceptions import ApplicationError
 
+from activities.reconciling import Reconcile
 from stores.errors import InvalidIdentifierError
 from stores.identifiers import MAX_LENGTH, check_identifier
 from stores.opening import open_step_store
 from stores.protocols import StepStore
-from stores.records import EffectPolicy, SnapshotState
+from stores.records import SnapshotState
 from workflows.delegation import (
     default_conversation_id,
     default_run_id,
@@ -42,11 +43,12 @@ from workflows.direct import DirectWriter, StaleAttemptError
 from workflows.journal import BoundaryWriter, journal_of_execution
 from workflows.lineage import Lineage, entered, scope_of
 from workflows.metadata import check_metadata
-from workflows.names import STEP_PERSISTENCE
+from workflows.names import EFFECT_POLICIES_PATCH, STEP_PERSISTENCE
 from workflows.notices import SnapshotSaved, notice_of
 from workflows.pending import MissingToolsError, check_pending_calls
-from workflows.recorder import CANCELLED, Failure, RunRecorder, ToolCallPlace
+from workflows.recorder import CANCELLED, Failure, RunRecorder
 from workflows.submission import RunOrigin, current_run_id, current_submission
+from workflows.tool_calls import ToolCalls
 from workflows.transcript import is_settled
 
 
@@ -64,6 +66,7 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
         metadata: stored on the run and given back with each of its events.
         capture_frontier: also save the history before each model request and each response's calls
             before they run.
+        reconcile: checks by tool, asked what became of a call whose outcome is unknown.
         id: only to tell several instances on one agent apart.
     """
 
@@ -73,11 +76,15 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
     parent_run_id: str | None = None
     metadata: dict[str, str] = field(default_factory=dict[str, str])
     capture_frontier: bool = False
+    reconcile: Mapping[str, Reconcile] = field(default_factory=dict[str, Reconcile])
     id: str | None = field(default=STEP_PERSISTENCE, kw_only=True)
     _memory: StepStore | None = field(default=None, init=False, repr=False, compare=False)
     _lineage: Lineage = field(default_factory=Lineage, init=False, repr=False, compare=False)
     _principal: str | None = field(default=None, init=False, repr=False, compare=False)
     _origin: RunOrigin = field(default_factory=RunOrigin, init=False, repr=False, compare=False)
+    _is_gated: bool = field(default=False, init=False, repr=False, compare=False)
+    _agent_name: str | None = field(default=None, init=False, repr=False, compare=False)
+    """Of the agent that runs, whatever name is recorded."""
     _recorder: RunRecorder | None = field(default=None, init=False, repr=False, compare=False)
     _history: list[ModelMessage] | None = field(default=None, init=False, repr=False, compare=False)
     """The core's own list, which it mutates: at a failure it is the history as it was then."""
@@ -151,7 +158,9 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
             if value is not None:
                 check_identifier(kind, value)
         submission = current_submission.get() if current_run_id.get() is None else None
-        run = replace(self, agent_name=self.agent_name or (ctx.agent.name if ctx.agent else None))
+        name = ctx.agent.name if ctx.agent else None
+        run = replace(self, agent_name=self.agent_name or name)
+        run._agent_name = name  # noqa: SLF001 - of this class
         if submission is not None:
             run.run_id = submission.run_id
             run.metadata = {**self.metadata, **submission.metadata}
@@ -248,6 +257,7 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
 
         A taken run id is an error here outside a workflow, inside one at the first barrier.
         """
+        self._is_gated = workflow.in_workflow() and workflow.patched(EFFECT_POLICIES_PATCH)
         await self.recorder.register(
             conversation_id=ctx.conversation_id,
             parent_run_id=self.parent_run_id,
@@ -353,33 +363,20 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
         args: dict[str, Any],
         handler: WrapToolExecuteHandler,
     ) -> Any:  # noqa: ANN401 - a tool returns anything
-        """Record the start, a barrier, before the tool runs, and how it ended, however it ends.
+        """Make the call by way of `ToolCalls`."""
+        return await self._calls.execute(ctx, call, tool_def, args, handler)
 
-        A call that is cancelled in flight is `unknown`: it may have happened. One that is cancelled
-        before it began is `failed`. Eviction records nothing.
-        """
-        place = ToolCallPlace(
-            step_index=ctx.run_step,
-            call_index=_call_index(ctx, call),
-            tool_call_id=call.tool_call_id,
-            tool_name=tool_def.name,
+    @property
+    def _calls(self) -> ToolCalls:
+        facts = journal_of_execution().facts if self._is_gated else None
+        return ToolCalls(
+            recorder=self.recorder,
+            lineage=self._lineage,
+            settled=facts.tool_effects if facts else {},
+            is_gated=self._is_gated,
+            agent_name=self._agent_name,
+            reconciled=frozenset(self.reconcile),
         )
-        arguments = json.dumps(to_jsonable_python(args, fallback=repr))
-        effect = _effect_of(tool_def)
-        has_begun = False
-        try:
-            await self.recorder.tool_started(place, effect=effect, arguments=arguments)
-            has_begun = True
-            with entered(scope_of(self._lineage.in_call(*place.identity), self.recorder)):
-                result = await handler(args)
-        except asyncio.CancelledError:
-            await self.recorder.tool_ended(place, "unknown" if has_begun else "failed", CANCELLED)
-            raise
-        except Exception as error:
-            await self.recorder.tool_ended(place, "failed", Failure.of(error))
-            raise
-        await self.recorder.tool_ended(place, "completed")
-        return result
 
     async def after_node_run(
         self,
@@ -422,24 +419,6 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
         self._history = ctx.messages
         # After a node the context is the one from before it, which a model request has outrun.
         self.recorder.step_index = max(self.recorder.step_index, ctx.run_step)
-
-
-def _call_index(ctx: RunContext[Any], call: ToolCallPart) -> int:
-    """Position of the call in the newest model response."""
-    for message in reversed(ctx.messages):
-        if isinstance(message, ModelResponse):
-            calls = [part for part in message.parts if isinstance(part, ToolCallPart)]
-            for index, part in enumerate(calls):
-                if part.tool_call_id == call.tool_call_id:
-                    return index
-            break
-    msg = f"tool call {call.tool_call_id!r} ({call.tool_name}) is in no response of the run"
-    raise RuntimeError(msg)
-
-
-def _effect_of(tool_def: ToolDefinition) -> EffectPolicy | None:
-    declared = (tool_def.metadata or {}).get("effect")
-    return declared if declared in {"read", "idempotent", "once"} else None
 
 
 def _usage(ctx: RunContext[Any]) -> dict[str, Any]:

@@ -44,9 +44,21 @@ READ_TIMEOUT = timedelta(seconds=30)
 TOOL_ATTEMPTS = 5
 """Most attempts of a tool activity whose worker is lost."""
 
+LONGEST_ATTEMPT_PAUSE = timedelta(seconds=10)
+"""Between attempts of a `once` tool: they only ask what became of the first."""
+
+HEARTBEAT_TIMEOUT = timedelta(seconds=5)
+"""A worker that is lost is noticed so soon; it beats three times in this."""
+
+RECONCILE_TIMEOUT = timedelta(minutes=1)
+"""Of one look at the outside world."""
+
+RECONCILE_RETRIES = RetryPolicy(maximum_attempts=3)
+"""Then a person has to look."""
+
 TOOL_ACTIVITY = ActivityConfig(
     start_to_close_timeout=timedelta(minutes=10),
-    heartbeat_timeout=timedelta(seconds=5),
+    heartbeat_timeout=HEARTBEAT_TIMEOUT,
     retry_policy=RetryPolicy(maximum_attempts=TOOL_ATTEMPTS),
 )
 """Tools heartbeat by themselves (`activities.heartbeat`), so a lost worker is noticed in five

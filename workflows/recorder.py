@@ -17,7 +17,13 @@ from stores.operations import (
     StartToolEffect,
     key_of_effect,
 )
-from stores.records import EffectPolicy, EventKind, SnapshotState
+from stores.records import (
+    EffectPolicy,
+    EventKind,
+    RunState,
+    SnapshotState,
+    ToolEffectResolution,
+)
 from workflows.journal import BoundaryWriter
 from workflows.notices import Notice
 from workflows.submission import RunOrigin
@@ -76,6 +82,7 @@ class RunRecorder:
     _ordinals: Counter[tuple[int, str, int | None]] = field(
         default_factory=Counter[tuple[int, str, int | None]]
     )
+    _parked: set[tuple[int, int, str]] = field(default_factory=set[tuple[int, int, str]])
     _saves: int = 0
     _open_calls: int = 0
     _annotations: dict[str, AnnotateToolEffect] = field(
@@ -120,6 +127,7 @@ class RunRecorder:
         call: ToolCallPlace | None = None,
         failure: Failure | None = None,
         usage: dict[str, Any] | None = None,
+        run_state: RunState | None = None,
         barrier: bool = False,
     ) -> None:
         """Append an event at the call's step, or at the newest one."""
@@ -139,6 +147,7 @@ class RunRecorder:
             error=failure.text if failure else None,
             error_type=failure.error_type if failure else None,
             usage=usage,
+            run_state=run_state,
         )
         await self.writer.record(operation, barrier=barrier)
 
@@ -199,10 +208,46 @@ class RunRecorder:
     async def tool_ended(
         self,
         call: ToolCallPlace,
-        status: Literal["completed", "failed", "unknown"],
+        status: Literal["completed", "failed", "unknown", "resolved"],
         failure: Failure | None = None,
+        *,
+        resolution: ToolEffectResolution | None = None,
     ) -> None:
         """Record how a call ended; waits for nothing."""
+        await self._finish(call, status, failure, resolution)
+        is_done = status == "completed" or (status == "resolved" and failure is None)
+        kind: EventKind = "tool_call_completed" if is_done else "tool_call_failed"
+        await self.event(kind, call=call, failure=failure, run_state=self._leave(call))
+        self._open_calls -= 1
+        await self._record_end()
+
+    async def tool_unknown(self, call: ToolCallPlace, failure: Failure, *, is_parked: bool) -> None:
+        """Record that nobody knows what became of a call that goes on; its run waits if parked."""
+        await self._finish(call, "unknown", failure, None)
+        if is_parked:
+            self._parked.add(call.identity)
+        state: RunState | None = "needs_attention" if is_parked else None
+        await self.event("tool_call_failed", call=call, failure=failure, run_state=state)
+
+    async def tool_runs_again(self, call: ToolCallPlace, resolution: ToolEffectResolution) -> None:
+        """Barrier: returns when it is stored that somebody has the call run again."""
+        await self._finish(call, "unknown", None, resolution)
+        await self.event("tool_call_started", call=call, barrier=True, run_state=self._leave(call))
+
+    def _leave(self, call: ToolCallPlace) -> RunState | None:
+        """The state that a run goes back to when the last of its parked calls is settled."""
+        if call.identity not in self._parked:
+            return None
+        self._parked.discard(call.identity)
+        return None if self._parked else "running"
+
+    async def _finish(
+        self,
+        call: ToolCallPlace,
+        status: Literal["completed", "failed", "unknown", "resolved"],
+        failure: Failure | None,
+        resolution: ToolEffectResolution | None,
+    ) -> None:
         said = self._annotations.pop(key_of_effect(*call.identity), None)
         operation = FinishToolEffect(
             run_id=self.run_id,
@@ -216,13 +261,10 @@ class RunRecorder:
             error_type=failure.error_type if failure else None,
             idempotency_key=said.idempotency_key if said else None,
             effect_summary=said.effect_summary if said else None,
+            resolution=resolution,
             ordinal=self._ordinal(call.step_index, "finish", call.call_index),
         )
         await self.writer.record(operation)
-        kind: EventKind = "tool_call_completed" if status == "completed" else "tool_call_failed"
-        await self.event(kind, call=call, failure=failure)
-        self._open_calls -= 1
-        await self._record_end()
 
     async def failed(self, failure: Failure, usage: dict[str, Any]) -> None:
         """Record the run's end: its last event, even where the core tells the run before the tools.

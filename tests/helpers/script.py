@@ -68,11 +68,22 @@ def follow(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
     )
 
 
+async def pay(path: str, delay: float = 0.0) -> str:
+    """Append a line to a file; nobody says whether that may be repeated."""
+    with Path(path).open("a") as file:
+        file.write(f"paid {os.getpid()}\n")
+    await asyncio.sleep(delay)
+    return "paid"
+
+
 def make_agent(
     name: str | None = "script", *, tools: Sequence[Tool[Any]] = (), **options: Any
 ) -> Agent[None, str]:
     """An agent of that name with `tools` and every one below; `options` go to `durable`."""
-    agent = Agent(FunctionModel(follow), name=name, tools=tools, capabilities=[*durable(**options)])
+    capabilities = durable(**options)
+    agent = Agent(
+        FunctionModel(follow), name=name, tools=[*tools, Tool(pay)], capabilities=capabilities
+    )
 
     @agent.tool_plain(metadata={"effect": "read"})
     async def echo(text: str, delay: float = 0.0) -> str:
