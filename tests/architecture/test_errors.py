@@ -10,6 +10,7 @@ import stores.errors
 import workflows.agents
 import workflows.delegates
 import workflows.direct
+import workflows.effects
 import workflows.journal
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +26,7 @@ def test_every_public_error_class_is_explained() -> None:
         workflows.agents,
         workflows.delegates,
         workflows.direct,
+        workflows.effects,
         workflows.journal,
     ):
         classes = [
@@ -47,5 +49,6 @@ def test_every_type_of_a_failure_is_explained() -> None:
             found |= set(re.findall(r'type="(\w+Error)"', path.read_text()))
     found |= set(re.findall(r'type="(\w+Error)"', (ROOT / "client.py").read_text()))
     assert "UnknownAgentError" in found
+    found.add(workflows.effects.OUTCOME_UNKNOWN)
     for name in found:
         assert f"`{name}`" in PAGE, f"failure type {name} is not on the page"
