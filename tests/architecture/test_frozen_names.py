@@ -12,9 +12,10 @@ from pydantic_ai.durable_exec.temporal import PydanticAIPlugin
 from temporalio import workflow
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
-from activities import boundaries, history
+from activities import boundaries, history, reconciling
 from activities.boundaries import BoundaryActivities
 from activities.history import HistoryActivities
+from activities.reconciling import ReconcileActivities
 from agents.assistant import agent as assistant
 from agents.orders import agent as orders
 from agents.scripted import agent as scripted
@@ -22,7 +23,8 @@ from client import DATA_CONVERTER
 from sandbox import workflow_runner
 from stores import operations
 from stores.memory import InMemoryStepStore
-from workflows import agent_run_models, lineage, names
+from workflows import agent_run_models, lineage, names, parking
+from workflows.agents import find_reconcile
 from workflows.delegates import child_run_id, delegate
 from workflows.registry import WORKFLOWS
 
@@ -46,7 +48,13 @@ def test_workflow_names() -> None:
 def test_activity_names() -> None:
     store = InMemoryStepStore()
     loading = HistoryActivities(store)
-    registered = [*BoundaryActivities(store).activities, loading.load_history, loading.load_usage]
+    reconciling_tools = ReconcileActivities(find_reconcile)
+    registered = [
+        *BoundaryActivities(store).activities,
+        loading.load_history,
+        loading.load_usage,
+        reconciling_tools.reconcile_tool_effect,
+    ]
     assert [activity_name(each) for each in registered] == [
         "registration_identity",
         "register_run",
@@ -57,6 +65,7 @@ def test_activity_names() -> None:
         "commit_boundaries",
         "load_history",
         "load_usage",
+        "reconcile_tool_effect",
     ]
 
 
@@ -70,6 +79,8 @@ def test_other_names() -> None:
     assert names.TASK_QUEUE == "perdure"
     assert names.STEP_PERSISTENCE == "step_persistence"
     assert names.LINEAGE_HEADER == "perdure-lineage"
+    assert names.RESOLVE_UPDATE == "resolve_tool_effect"
+    assert names.EFFECT_POLICIES_PATCH == "effect-policies"
     bundled = (scripted.name, assistant.name, orders.name)
     assert bundled == ("scripted", "assistant", "orders")
 
@@ -90,7 +101,7 @@ FIELDS: dict[type[BaseModel], tuple[list[str], list[str]]] = {
         ["registration_id", "run_id"],
     ),
     boundaries.RegistrationIdentityResult: (
-        ["boundary_mode", "registration_id", "search_attributes"],
+        ["boundary_mode", "registration_id", "search_attributes", "tool_effects"],
         ["registration_id"],
     ),
     boundaries.CommitBoundariesRequest: (
@@ -162,6 +173,7 @@ FIELDS: dict[type[BaseModel], tuple[list[str], list[str]]] = {
             "key",
             "kind",
             "run_id",
+            "run_state",
             "sequence",
             "step_index",
             "tool_call_id",
@@ -212,6 +224,7 @@ FIELDS: dict[type[BaseModel], tuple[list[str], list[str]]] = {
             "idempotency_key",
             "kind",
             "ordinal",
+            "resolution",
             "run_id",
             "sequence",
             "status",
@@ -227,13 +240,29 @@ FIELDS: dict[type[BaseModel], tuple[list[str], list[str]]] = {
             "branch",
             "call_index",
             "conversation_id",
+            "effect",
             "parent_run_id",
+            "round",
             "run_id",
             "step_index",
             "tool_call_id",
+            "tool_name",
             "workspace_id",
         ],
         [],
+    ),
+    reconciling.ReconcileRequest: (
+        ["agent_name", "arguments", "effect_key", "run_id", "tool_call_id", "tool_name"],
+        ["agent_name", "arguments", "effect_key", "run_id", "tool_call_id", "tool_name"],
+    ),
+    reconciling.ReconcileResult: (["finding", "result"], ["finding"]),
+    parking.ResolveToolEffectRequest: (
+        ["by", "call", "decision", "error", "result", "run_id", "why", "workspace_id"],
+        ["call", "decision", "run_id"],
+    ),
+    parking.ResolveToolEffectResult: (
+        ["call_index", "decision", "run_id", "step_index", "tool_call_id", "tool_name"],
+        ["call_index", "decision", "run_id", "step_index", "tool_call_id", "tool_name"],
     ),
     operations.PositionedMessage: (["message", "position"], ["message", "position"]),
     agent_run_models.AgentRunInput: (
