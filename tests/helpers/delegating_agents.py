@@ -114,10 +114,8 @@ async def label_in_workflow(ctx: RunContext[None], label: str) -> str:
 
 def add_tools(agent: Agent[None, str]) -> Agent[None, str]:
     """Give an agent the tools above."""
-    agent.tool_plain(delegate)
-    agent.tool_plain(delegate_in_a_thread)
-    agent.tool_plain(delegate_as)
-    agent.tool_plain(stubborn)
+    for tool in (delegate, delegate_in_a_thread, delegate_as, stubborn):
+        agent.tool_plain(metadata={"effect": "idempotent"})(tool)
     agent.tool(metadata={"effect": "idempotent"})(set_label)
     agent.tool(metadata={"temporal": False, "effect": "read"})(label_in_workflow)
     return agent

@@ -137,7 +137,14 @@ async def test_each_activity_has_a_header_and_no_boundary_has(
     tools = [each for name, each in told.items() if "call_tool" in name]
     assert tools == [
         [
-            {**run, "step_index": 1, "call_index": index, "tool_call_id": f"call-1-{index}"}
+            {
+                **run,
+                "step_index": 1,
+                "call_index": index,
+                "tool_call_id": f"call-1-{index}",
+                "tool_name": "echo",
+                "effect": "read",
+            }
             for index in range(2)
         ]
     ]
