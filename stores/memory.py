@@ -90,6 +90,7 @@ class InMemoryStepStore(SingleWrites):
         """See `StepStore.for_workspace`."""
         store = InMemoryStepStore(workspace_id=workspace_id, max_snapshots_per_run=self._bound)
         store._tables = self._tables
+        store._gates = self._gates
         return store
 
     async def initialise(self) -> list[str]:

@@ -45,6 +45,11 @@ class AttemptConformance:
         """The same store, bound to another workspace."""
         raise NotImplementedError
 
+    @pytest.fixture
+    def again(self) -> AttemptStore:
+        """The same store and workspace, asked for once more."""
+        raise NotImplementedError
+
     @staticmethod
     async def enter(
         attempts: AttemptStore,
@@ -191,6 +196,16 @@ class AttemptConformance:
         assert (await self.enter(elsewhere, 2)).verdict == "run"
 
 
+    async def test_attempts_are_seen_whoever_asked_for_the_workspace(
+        self, attempts: AttemptStore, again: AttemptStore
+    ) -> None:
+        await self.enter(again, 1)
+        assert (await self.enter(attempts, 2)).verdict == "unknown"
+        assert await attempts.list_gates(run_id=PLACE.run_id) == await again.list_gates(
+            run_id=PLACE.run_id
+        )
+
+
 class TestInMemoryAttempts(AttemptConformance):
     @pytest.fixture
     def store(self) -> InMemoryStepStore:
@@ -203,6 +218,10 @@ class TestInMemoryAttempts(AttemptConformance):
     @pytest.fixture
     def elsewhere(self, store: InMemoryStepStore) -> AttemptStore:
         return store.for_workspace("elsewhere").attempts
+
+    @pytest.fixture
+    def again(self, store: InMemoryStepStore) -> AttemptStore:
+        return store.for_workspace(store.workspace_id).attempts
 
 
 @pytest.mark.integration
@@ -224,3 +243,7 @@ class TestMongoAttempts(AttemptConformance):
     @pytest.fixture
     def elsewhere(self, store: MongoStepStore) -> AttemptStore:
         return store.for_workspace("elsewhere").attempts
+
+    @pytest.fixture
+    def again(self, store: MongoStepStore) -> AttemptStore:
+        return store.for_workspace(store.workspace_id).attempts
