@@ -69,6 +69,14 @@ class ParkedCall:
         """Step and call index, as a person names them."""
         return f"{self.step_index}/{self.call_index}"
 
+    def is_of(self, request: ResolveToolEffectRequest) -> bool:
+        """Whether it is a call of the run that is meant."""
+        return (self.run_id, self.workspace_id) == (request.run_id, request.workspace_id)
+
+    def is_named(self, call: str) -> bool:
+        """Whether somebody means it by this place or tool call id."""
+        return call in {self.place, self.tool_call_id}
+
 
 @dataclass(kw_only=True)
 class Parking:
@@ -77,6 +85,8 @@ class Parking:
     on_change: Callable[[], None] | None = None
     """Called when the first call is parked and when the last one is not any more."""
     _calls: list[ParkedCall] = field(default_factory=list[ParkedCall])
+    _decided: list[ParkedCall] = field(default_factory=list[ParkedCall])
+    """So that who answers too late is told what was decided, and by whom."""
     _has_handler: bool = False
 
     @property
@@ -100,6 +110,8 @@ class Parking:
             pass
         finally:
             self._calls.remove(call)
+        if call.decision is not None:
+            self._decided.append(call)
         self._tell_change(len(self._calls))
         return call.decision
 
@@ -153,12 +165,10 @@ class Parking:
 
     def _find(self, request: ResolveToolEffectRequest) -> ParkedCall:
         """The call that is meant; one of another workspace is as one that does not exist."""
-        mine = [
-            each
-            for each in self._calls
-            if (each.run_id, each.workspace_id) == (request.run_id, request.workspace_id)
-        ]
-        found = [each for each in mine if request.call in {each.place, each.tool_call_id}]
+        mine = [each for each in self._calls if each.is_of(request)]
+        found = [each for each in mine if each.is_named(request.call)]
+        decided = [each for each in self._decided if each.is_of(request)]
+        found = found or [each for each in decided if each.is_named(request.call)][-1:]
         if len(found) == 1:
             return found[0]
         if found:
