@@ -15,6 +15,7 @@ from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict
 
+from stores.attempts import AttemptStore
 from stores.commits import Commit
 from stores.errors import StoreUnavailableError
 from stores.operations import AppendEvent, Write
@@ -32,7 +33,7 @@ class Fault(BaseModel):
         action: `delay` by `seconds`; `fail` as if MongoDB were away; `kill` this process with
             SIGKILL; `wait` until the file `until` exists, without one for ever.
         when: `before` the call is made, or `after` it was done and before its caller hears of it.
-        method: the store's method.
+        method: the store's method, or its attempts': `enter`, `leave`.
         run_id: only a commit that holds an operation of this run.
         holds: only a commit that holds such a boundary (`register_run`) or event (`run_completed`).
         outlives_caller: the call goes on, fault and all, when its caller is cancelled by a timeout:
@@ -124,13 +125,17 @@ def with_faults(store: StepStore, plan: FaultPlan) -> StepStore:
 class _FaultyStepStore:
     """Passes everything on; what is asynchronous may be struck."""
 
-    def __init__(self, store: StepStore, plan: FaultPlan) -> None:
+    def __init__(self, store: Any, plan: FaultPlan) -> None:  # noqa: ANN401 - a part of it, too
         self._store = store
         self._plan = plan
         self._outliving: set[asyncio.Future[Any]] = set()
 
     def for_workspace(self, workspace_id: str) -> StepStore:
         return with_faults(self._store.for_workspace(workspace_id), self._plan)
+
+    @property
+    def attempts(self) -> AttemptStore:
+        return cast("AttemptStore", _FaultyStepStore(self._store.attempts, self._plan))
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the store has
         attribute = getattr(self._store, name)
