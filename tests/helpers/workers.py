@@ -24,11 +24,8 @@ async def running_worker(
     **options: Any,
 ) -> AsyncGenerator[Worker]:
     """A worker built as production builds it, polling `task_queue`."""
-    settings = Settings(
-        task_queue=task_queue,
-        graceful_shutdown_seconds=1,
-        **{key: options.pop(key) for key in list(options) if key in Settings.model_fields},
-    )
+    given = {key: options.pop(key) for key in list(options) if key in Settings.model_fields}
+    settings = Settings(**{"task_queue": task_queue, "graceful_shutdown_seconds": 1, **given})
     async with build_worker(client, store, agents, settings, **options) as worker:
         yield worker
 
