@@ -35,6 +35,10 @@ LONGEST_PAUSE_SECONDS = 2.0
 """Between tries of a write while the store is away. The attempt waits, with heartbeats: no body
 runs that is not recorded, and no outcome is lost."""
 
+LAST_LOOKS = 3
+"""Seconds in which a worker that stops may still record an end. A store that is away longer must
+not keep the process alive; the outcome is then unknown."""
+
 LARGEST_RESULT_BYTES = 8 * 1024 * 1024
 """Of a recorded result. What is larger could not travel through Temporal either."""
 
@@ -179,14 +183,7 @@ class _Attempt:
         writing = asyncio.ensure_future(
             _when_store_is_back(lambda: self.store.leave(self.call.place, self.attempt.token, end))
         )
-        is_cancelled = False
-        while not writing.done():
-            try:
-                await asyncio.shield(writing)
-            except asyncio.CancelledError:
-                if is_cancelled:  # a worker that is stopped without grace cancels once more
-                    raise
-                is_cancelled = True
+        is_cancelled = await _outlasting_cancellation(writing)
         if not writing.result():
             logger.warning("%s: the end of a stale attempt was not recorded", self.call)
             meter = activity.metric_meter()
@@ -195,9 +192,32 @@ class _Attempt:
             raise asyncio.CancelledError
 
 
+async def _outlasting_cancellation(writing: "asyncio.Future[Any]") -> bool:
+    """Wait, and answer whether the activity was cancelled meanwhile.
+
+    The SDK cancels an activity once, and not again when its worker stops.
+
+    Raises:
+        CancelledError: the worker stops, and the write came to no end in time.
+    """
+    is_cancelled = False
+    looks = 0
+    while not writing.done():
+        try:
+            await asyncio.wait([writing], timeout=1)
+        except asyncio.CancelledError:
+            is_cancelled = True
+        if activity.is_cancelled() and activity.is_worker_shutdown():
+            looks += 1
+        if looks > LAST_LOOKS and not writing.done():
+            writing.cancel()
+            raise asyncio.CancelledError
+    return is_cancelled
+
+
 async def _when_store_is_back(write: Callable[[], Awaitable[Answer]]) -> Answer:
     pause = FIRST_PAUSE_SECONDS
-    while True:  # ends: with the attempt's own timeout, or when the store is back
+    while True:  # ends: when the store is back, or whoever waits for it gives up
         try:
             return await write()
         except StoreUnavailableError:
