@@ -86,11 +86,14 @@ class ToolCalls:
             )
             raise ToolFailed(error.failure.text) from None
         except Exception as error:
-            status = "unknown" if policy and policy != "read" and _is_lost(error) else "failed"
-            await self.recorder.tool_ended(place, status, Failure.of(error))
+            is_unknown = policy not in {None, "read"} and _is_lost(error)
+            await self.recorder.tool_ended(
+                place, "unknown" if is_unknown else "failed", Failure.of(error)
+            )
             raise
-        status = "resolved" if resolution else "completed"
-        await self.recorder.tool_ended(place, status, resolution=resolution)
+        await self.recorder.tool_ended(
+            place, "resolved" if resolution else "completed", resolution=resolution
+        )
         return result
 
 

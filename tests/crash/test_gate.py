@@ -4,13 +4,14 @@ import asyncio
 import signal
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from uuid import uuid4
 
 import pytest
 from temporalio.client import Client, WorkflowHandle, WorkflowUpdateFailedError
 
 from settings import Settings
+from stores.faulty import Fault, FaultPlan
 from stores.protocols import StepStore
 from tests.helpers.eventually import eventually
 from tests.helpers.evidence import stored_and_replayed
@@ -42,7 +43,7 @@ async def start(
 
 async def state(store: StepStore, run_id: str) -> str | None:
     run = await store.get_run(run_id=run_id)
-    return run and run.state
+    return run.state if run else None
 
 
 async def needs_attention(store: StepStore, run_id: str) -> bool:
@@ -52,13 +53,14 @@ async def needs_attention(store: StepStore, run_id: str) -> bool:
 async def resolve(
     handle: WorkflowHandle[Any, Any], decision: str, call: str = "1/0", **values: Any
 ) -> ResolveToolEffectResult:
-    return await handle.execute_update(
+    answer: ResolveToolEffectResult = await handle.execute_update(
         names.RESOLVE_UPDATE,
         ResolveToolEffectRequest.model_validate(
             {"run_id": handle.id, "call": call, "decision": decision, **values}
         ),
         result_type=ResolveToolEffectResult,
     )
+    return answer
 
 
 def bodies(path: Path) -> int:
@@ -91,12 +93,13 @@ async def test_once_tool_whose_worker_dies_waits_for_a_decision(
         (effect,) = await store.list_unresolved_tool_effects(run_id=handle.id)
         assert (effect.tool_name, effect.status, effect.effect) == ("pay", "unknown", "once")
 
-        for wrong in (
+        wrongs: list[dict[str, Any]] = [
             {"call": "9/9"},
             {"workspace_id": "another"},
             {"decision": "failed"},
             {"decision": "completed", "result": {"not": "text"}},
-        ):
+        ]
+        for wrong in wrongs:
             with pytest.raises(WorkflowUpdateFailedError):
                 await resolve(handle, **{"decision": "run_again", **wrong})
         values = {"completed": {"result": "paid 5"}, "failed": {"error": "no funds"}}
@@ -130,3 +133,45 @@ async def test_tool_that_may_be_repeated_is_and_nobody_is_asked(
     (gate,) = await store.attempts.list_gates(run_id=handle.id)
     assert [each.outcome for each in gate.attempts] == ["entered", "completed"]
     assert len({each.worker for each in gate.attempts}) == 2
+
+
+@pytest.mark.parametrize(("method", "when"), [("enter", "before"), ("leave", "after")])
+async def test_worker_that_dies_beside_the_body_has_it_run_once_and_nobody_is_asked(
+    temporal: Client,
+    store: StepStore,
+    settings: Settings,
+    tmp_path: Path,
+    method: str,
+    when: Literal["before", "after"],
+) -> None:
+    path = tmp_path / "paid"
+    fault = Fault(name="died", action="kill", method=method, when=when)
+    plan = FaultPlan(directory=tmp_path, faults=(fault,))
+    with WorkerProcess(settings, log_path=tmp_path / "worker.log", plan=plan) as worker:
+        handle = await start(temporal, settings.task_queue, [("pay", {"path": str(path)})])
+        await eventually(lambda: worker.exit_code == -signal.SIGKILL, within=WITHIN)
+        assert plan.has_fired("died")
+        assert bodies(path) == (0 if method == "enter" else 1)
+        worker.start()
+        await asyncio.wait_for(handle.result(), WITHIN.total_seconds())
+    assert bodies(path) == 1
+    (gate,) = await store.attempts.list_gates(run_id=handle.id)
+    assert [each.outcome for each in gate.attempts] == ["completed"]
+    kinds = {each.kind for each in await store.list_events(run_id=handle.id)}
+    assert "tool_call_failed" not in kinds
+
+
+async def test_worker_that_dies_between_entry_and_body_has_the_run_wait(
+    temporal: Client, store: StepStore, settings: Settings, tmp_path: Path
+) -> None:
+    path = tmp_path / "paid"
+    fault = Fault(name="died", action="kill", method="enter", when="after")
+    plan = FaultPlan(directory=tmp_path, faults=(fault,))
+    with WorkerProcess(settings, log_path=tmp_path / "worker.log", plan=plan) as worker:
+        handle = await start(temporal, settings.task_queue, [("pay", {"path": str(path)})])
+        await eventually(lambda: worker.exit_code == -signal.SIGKILL, within=WITHIN)
+        worker.start()
+        await eventually(lambda: needs_attention(store, handle.id), within=WITHIN)
+        await resolve(handle, "run_again")
+        await asyncio.wait_for(handle.result(), WITHIN.total_seconds())
+    assert bodies(path) == 1

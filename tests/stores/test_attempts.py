@@ -195,7 +195,6 @@ class AttemptConformance:
         assert not await elsewhere.leave(PLACE, "token-1", end())
         assert (await self.enter(elsewhere, 2)).verdict == "run"
 
-
     async def test_attempts_are_seen_whoever_asked_for_the_workspace(
         self, attempts: AttemptStore, again: AttemptStore
     ) -> None:
