@@ -53,7 +53,7 @@ async def needs_attention(store: StepStore, run_id: str) -> bool:
 async def resolve(
     handle: WorkflowHandle[Any, Any], decision: str, call: str = "1/0", **values: Any
 ) -> ResolveToolEffectResult:
-    answer: ResolveToolEffectResult = await handle.execute_update(
+    answer: ResolveToolEffectResult = await handle.execute_update(  # pyright: ignore[reportUnknownMemberType] - the SDK's
         names.RESOLVE_UPDATE,
         ResolveToolEffectRequest.model_validate(
             {"run_id": handle.id, "call": call, "decision": decision, **values}

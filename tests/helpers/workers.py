@@ -25,7 +25,8 @@ async def running_worker(
 ) -> AsyncGenerator[Worker]:
     """A worker built as production builds it, polling `task_queue`."""
     given = {key: options.pop(key) for key in list(options) if key in Settings.model_fields}
-    settings = Settings(**{"task_queue": task_queue, "graceful_shutdown_seconds": 1, **given})
+    defaults = {"task_queue": task_queue, "graceful_shutdown_seconds": 1}
+    settings = Settings.model_validate({**defaults, **given})
     async with build_worker(client, store, agents, settings, **options) as worker:
         yield worker
 

@@ -264,7 +264,7 @@ async def resolve(
     handle: WorkflowHandle[Any, Any], decision: str, *, run_id: str | None = None, **values: Any
 ) -> ResolveToolEffectResult:
     fields = {"run_id": run_id or handle.id, "call": "1/0", "decision": decision, **values}
-    answer: ResolveToolEffectResult = await handle.execute_update(
+    answer: ResolveToolEffectResult = await handle.execute_update(  # pyright: ignore[reportUnknownMemberType] - the SDK's
         names.RESOLVE_UPDATE,
         ResolveToolEffectRequest.model_validate(fields),
         result_type=ResolveToolEffectResult,
