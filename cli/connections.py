@@ -13,7 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from cli.data_directory import running_servers
-from cli.failures import CommandError, UnreachableError, WrongUsageError
+from cli.failures import CommandError, NotFoundError, UnreachableError, WrongUsageError
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from settings import Settings
     from stores.mongo.steps import MongoStepStore
     from stores.protocols import StepStore
+    from stores.records import RunRecord
 
 DEFAULT_TEMPORAL_ADDRESS = "127.0.0.1:7233"
 """Temporal's own default."""
@@ -82,6 +83,33 @@ async def opened_store(settings: "Settings", workspace: str) -> AsyncGenerator["
     """
     async with opened_mongodb(settings) as store:
         yield store.for_workspace(workspace)
+
+
+@asynccontextmanager
+async def known_run(run_id: str, workspace: str) -> AsyncGenerator["tuple[StepStore, RunRecord]"]:
+    """The store, and the run in it.
+
+    Raises:
+        NotFoundError: the workspace has no such run.
+    """
+    settings = current_settings()
+    async with opened_store(settings, workspace) as store:
+        run = await store.get_run(run_id=run_id)
+        if run is None:
+            asked = f"`perdure show {run_id}` also asks Temporal"
+            raise NotFoundError(not_found_message(settings, store, run_id, asked))
+        yield store, run
+
+
+def not_found_message(
+    settings: "Settings", store: "StepStore", run_id: str, problem: str | None = None
+) -> str:
+    """Where a run was looked for, and what to try."""
+    asked = problem or f"nor does Temporal's namespace {settings.temporal_namespace!r}"
+    return (
+        f"workspace {store.workspace_id!r} of database {settings.mongodb_database!r} has no run "
+        f"{run_id!r}; {asked}. `perdure runs` lists the runs; --workspace names another workspace"
+    )
 
 
 @asynccontextmanager

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.connections import current_settings
+from cli.connections import current_settings, known_run
 from cli.failures import CommandError, NotFoundError, WrongUsageError
-from cli.inspection import print_effects
+from cli.ledger import Calls, entries_of, print_effects
 from cli.options import AsJson, RunId, Workspace
 from cli.output import print_facts, print_json
-from cli.runs import known_run
+from cli.standings import unasked
 from cli.submit import (
     Submission,
     checked_run_id,
@@ -256,7 +256,8 @@ def _print_beginning(submission: Submission, beginning: _Beginning, *, as_json: 
         ]
     )
     if unresolved:
-        print_effects(unresolved, [each.status for each in unresolved], title="Unresolved")
+        standings = [unasked(each, problem=None) for each in unresolved]
+        print_effects(entries_of(Calls(effects=unresolved), standings), title="Unresolved")
 
 
 def _pending(beginning: _Beginning) -> list[str]:

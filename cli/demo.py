@@ -232,9 +232,9 @@ def describe_standing(inspection: Inspection) -> list[str]:
         f"State   {inspection.state}",
         *(f"Doing   {line}" for line in doing),
         *(
-            f"Effect  {effect.tool_name} ({effect.tool_call_id}): {standing}"
-            for effect, standing in zip(inspection.effects, inspection.standings, strict=True)
-            if effect.status != "completed"
+            f"Effect  {each.effect.tool_name} ({each.effect.tool_call_id}): {each.standing.words}"
+            for each in inspection.ledger
+            if each.effect.status != "completed"
         ),
     ]
 

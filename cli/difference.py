@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.connections import known_run
 from cli.failures import NotFoundError
 from cli.options import AsJson, Workspace
 from cli.output import print_json, print_text
-from cli.runs import known_run
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage

@@ -6,6 +6,7 @@ are those whose worker is gone.
 
 import asyncio
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -31,7 +32,7 @@ from cli.connections import asking
 from cli.output import age, moment
 
 if TYPE_CHECKING:
-    from stores.records import RunRecord, ToolEffectRecord
+    from stores.records import RunBranch, RunRecord
 
 CLOSED_STATES = {
     "COMPLETED": "completed",
@@ -46,6 +47,8 @@ PARALLEL_QUESTIONS = 20
 """Runs that are asked about at a time: enough to fill the round trips, far below any rate limit."""
 
 HISTORY_PAGE_EVENTS = 100
+
+_EXECUTION_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,10 +96,12 @@ class Execution:
     the code, or a worker that cannot run it. `failure` is why a closed one failed.
     """
 
+    workflow_id: str
     status: str
     workflow_type: str
     task_queue: str
     execution_id: str
+    first_execution_id: str
     history_length: int
     started_at: datetime
     closed_at: datetime | None = None
@@ -137,15 +142,18 @@ class _ToolCall(BaseModel):
     serialized_run_context: _RunContext
 
 
-async def find_execution(client: Client, workflow_id: str) -> Execution | None:
-    """The newest execution of that id, `None` when the namespace has none.
+async def find_execution(
+    client: Client, workflow_id: str, *, execution_id: str | None = None
+) -> Execution | None:
+    """The newest execution of that id or the one that is named; `None` when there is none.
 
     Raises:
         UnreachableError: Temporal does not answer.
     """
     try:
         async with asking(client):
-            description = await client.get_workflow_handle(workflow_id).describe()
+            handle = client.get_workflow_handle(workflow_id, run_id=execution_id)
+            description = await handle.describe()
             inputs = await _scheduled(client, description)
             failure = await _failure(client, description)
     except RPCError as error:
@@ -153,6 +161,29 @@ async def find_execution(client: Client, workflow_id: str) -> Execution | None:
             return None
         raise
     return _execution(description, inputs, failure)
+
+
+async def find_execution_of_branch(client: Client, branch: "RunBranch") -> Execution | None:
+    """The execution that goes on with what that branch began; `None` when Temporal has none.
+
+    After a reset it is a newer one of the same id, which may also belong to another run since.
+
+    Raises:
+        UnreachableError: Temporal does not answer.
+    """
+    if not _EXECUTION_ID.fullmatch(branch.branch):  # a run outside of workflows
+        return None
+    async with asking(client):
+        query = f"RunId = '{branch.branch}'"
+        ids = [found.id async for found in client.list_workflows(query, limit=1)]
+    if not ids:
+        return None
+    newest = await find_execution(client, ids[0])
+    if newest is None or newest.execution_id == branch.branch:
+        return newest
+    if newest.first_execution_id == branch.execution_id:
+        return newest
+    return await find_execution(client, ids[0], execution_id=branch.branch)
 
 
 async def find_executions(
@@ -176,27 +207,6 @@ def joined_state(record: "RunRecord | None", execution: Execution | None) -> str
     return record.state if record else "running"
 
 
-def effect_standing(effect: "ToolEffectRecord", execution: Execution | None) -> str:
-    """Whether an unresolved effect is on its way or needs a decision; else its status."""
-    if effect.status != "started":
-        return effect.status
-    if execution is None:
-        return "started; Temporal knows no workflow of the run's id"
-    if execution.is_closed:
-        return f"unknown: the run ended {execution.status} before the call did"
-    for activity in execution.pending_activities:
-        if _is_call(activity, effect):
-            before = f" (before: {activity.last_failure})" if activity.last_failure else ""
-            return f"in flight: {activity.state}, attempt {activity.attempt}{before}"
-    return "in flight: no activity is pending, its end is being recorded"
-
-
-def _is_call(activity: PendingActivity, effect: "ToolEffectRecord") -> bool:
-    if activity.tool_call_id is None:
-        return activity.tool_name == effect.tool_name
-    return activity.tool_call_id == effect.tool_call_id
-
-
 def _execution(
     description: WorkflowExecutionDescription,
     inputs: Mapping[str, HistoryEvent],
@@ -205,10 +215,12 @@ def _execution(
     raw = description.raw_description
     task = raw.pending_workflow_task if raw.HasField("pending_workflow_task") else None
     return Execution(
+        workflow_id=description.id,
         status=description.status.name if description.status else "UNKNOWN",
         workflow_type=description.workflow_type,
         task_queue=description.task_queue,
         execution_id=description.run_id,
+        first_execution_id=raw.workflow_execution_info.first_run_id,
         history_length=description.history_length,
         started_at=description.start_time,
         closed_at=description.close_time,

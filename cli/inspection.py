@@ -6,11 +6,25 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from cli.connections import current_settings, describing_client, opened_store
+from cli.connections import (
+    current_settings,
+    describing_client,
+    not_found_message,
+    opened_store,
+)
 from cli.failures import NotFoundError, UnreachableError
+from cli.ledger import (
+    LedgerEntry,
+    attention_lines,
+    entries_of,
+    joined_entries,
+    print_effects,
+    read_calls,
+)
 from cli.lineage import GONE, Delegated, list_delegates, parent_states, print_delegates
 from cli.options import AsJson, RunId, Workspace
 from cli.output import age, moment, note, offset, print_facts, print_json, print_table
+from cli.standings import unasked
 
 if TYPE_CHECKING:
     from cli.executions import Execution
@@ -26,9 +40,9 @@ PAGE_LINES = 40
 class Inspection:
     """A run as the store and Temporal know it.
 
-    `standings` says of each effect, in order, what it is now, `parent_state` how the run that
-    delegated this one stands. `temporal_problem` is why Temporal
-    did not answer; `execution` is `None` then, and also when it knows no workflow of that id.
+    `ledger` are its tool calls, in order, `parent_state` is how the run that delegated this one
+    stands. `temporal_problem` is why Temporal did not answer; `execution` is `None` then, and also
+    when it knows no workflow of that id.
     """
 
     run_id: str
@@ -37,11 +51,15 @@ class Inspection:
     execution: "Execution | None"
     temporal_problem: str | None
     events: Sequence["StepEvent"]
-    effects: Sequence["ToolEffectRecord"]
-    standings: Sequence[str]
+    ledger: Sequence[LedgerEntry]
     snapshots: Sequence["SnapshotSummary"]
     parent_state: str | None
     delegates: Sequence[Delegated]
+
+    @property
+    def effects(self) -> "list[ToolEffectRecord]":
+        """What its tool calls did, in order."""
+        return [each.effect for each in self.ledger]
 
     def as_document(self) -> dict[str, Any]:
         """What `--json` prints."""
@@ -53,10 +71,7 @@ class Inspection:
             "temporal": {**asdict(execution), "doing": execution.doing} if execution else None,
             "temporal_problem": self.temporal_problem,
             "events": self.events,
-            "effects": [
-                {**asdict(effect), "standing": standing}
-                for effect, standing in zip(self.effects, self.standings, strict=True)
-            ],
+            "effects": [each.as_document() for each in self.ledger],
             "snapshots": self.snapshots,
             "parent_state": self.parent_state,
             "delegates": [each.as_document() for each in self.delegates],
@@ -90,21 +105,24 @@ async def inspect(settings: "Settings", store: "StepStore", run_id: str) -> Insp
     Raises:
         NotFoundError: neither knows it.
     """
-    (execution, problem), record, events, effects, snapshots, delegates = await asyncio.gather(
+    (execution, problem), record, events, calls, snapshots, delegates = await asyncio.gather(
         ask_temporal(settings, run_id),
         store.get_run(run_id=run_id),
         store.list_events(run_id=run_id),
-        store.list_tool_effects(run_id=run_id),
+        read_calls(store, run_id),
         store.list_snapshot_summaries(run_id=run_id),
         list_delegates(settings, store, run_id),
     )
     if record is None and execution is None:
         raise NotFoundError(not_found_message(settings, store, run_id, problem))
-    from cli.executions import effect_standing, joined_state  # noqa: PLC0415 - slow to load
+    from cli.executions import joined_state  # noqa: PLC0415 - slow to load
 
     parent = record.parent_run_id if record else None
     parents = await parent_states(settings, store, [parent] if parent else [])
-    unknown = problem and "started; Temporal does not answer"
+    if problem:
+        ledger = entries_of(calls, [unasked(each) for each in calls.effects])
+    else:
+        ledger = await joined_entries(settings, store, calls)
     return Inspection(
         run_id=run_id,
         state=joined_state(record, execution),
@@ -112,11 +130,7 @@ async def inspect(settings: "Settings", store: "StepStore", run_id: str) -> Insp
         execution=execution,
         temporal_problem=problem,
         events=events,
-        effects=effects,
-        standings=[
-            unknown if unknown and each.status == "started" else effect_standing(each, execution)
-            for each in effects
-        ],
+        ledger=ledger,
         snapshots=snapshots,
         parent_state=parents.get(parent) if parent else None,
         delegates=delegates,
@@ -133,17 +147,6 @@ async def ask_temporal(settings: "Settings", run_id: str) -> "tuple[Execution | 
         return None, str(error)
 
 
-def not_found_message(
-    settings: "Settings", store: "StepStore", run_id: str, problem: str | None = None
-) -> str:
-    """Where a run was looked for, and what to try."""
-    asked = problem or f"nor does Temporal's namespace {settings.temporal_namespace!r}"
-    return (
-        f"workspace {store.workspace_id!r} of database {settings.mongodb_database!r} has no run "
-        f"{run_id!r}; {asked}. `perdure runs` lists the runs; --workspace names another workspace"
-    )
-
-
 def print_inspection(inspection: Inspection) -> None:
     """Print the page."""
     if inspection.temporal_problem:
@@ -152,7 +155,7 @@ def print_inspection(inspection: Inspection) -> None:
         note("The store has no such run in this workspace; this is what Temporal knows.")
     print_facts(_facts(inspection))
     _print_timeline(inspection)
-    if inspection.effects:
+    if inspection.ledger:
         _print_newest_effects(inspection)
     if inspection.delegates:
         title = _title("Delegates", "runs --parent", inspection.delegates, inspection.run_id)
@@ -181,50 +184,15 @@ def _print_timeline(inspection: Inspection) -> None:
 
 def _print_newest_effects(inspection: Inspection) -> None:
     """Print the newest effects, and every older one that is still open."""
-    rows = list(zip(inspection.effects, inspection.standings, strict=True))
-    open_rows = [row for row in rows[:-PAGE_LINES] if row[0].status in {"started", "unknown"}]
-    effects, standings = zip(*(open_rows + rows[-PAGE_LINES:]), strict=True)
-    title = _title("Tool effects", "effects", inspection.effects, inspection.run_id)
-    print_effects(effects, standings, title=title)
+    older, newest = inspection.ledger[:-PAGE_LINES], inspection.ledger[-PAGE_LINES:]
+    title = _title("Tool effects", "effects", inspection.ledger, inspection.run_id)
+    print_effects([*(each for each in older if each.is_open), *newest], title=title)
 
 
 def _title(name: str, command: str, rows: Sequence[object], run_id: str) -> str:
     if len(rows) <= PAGE_LINES:
         return name
     return f"{name} (the newest {PAGE_LINES} of {len(rows)}; `perdure {command} {run_id}` has all)"
-
-
-def print_effects(
-    effects: Sequence["ToolEffectRecord"],
-    standings: Sequence[str],
-    *,
-    title: str | None = None,
-    with_runs: bool = False,
-) -> None:
-    """Print the ledger of tool calls; with the run of each where they are of several."""
-    columns = [
-        "step",
-        "tool",
-        "call",
-        "policy",
-        "standing",
-        "started",
-        "took",
-        "arguments",
-        "error",
-    ]
-    rows: list[tuple[object, ...]] = [
-        (
-            *(e.step_index, e.tool_name, e.tool_call_id, e.effect, standing, moment(e.started_at)),
-            offset(e.ended_at, e.started_at)[1:] if e.ended_at else None,
-            *(e.arguments_summary, e.error),
-        )
-        for e, standing in zip(effects, standings, strict=True)
-    ]
-    if with_runs:
-        columns = ["run", *columns]
-        rows = [(e.run_id, *row) for e, row in zip(effects, rows, strict=True)]
-    print_table(columns, rows, title=title)
 
 
 def print_snapshots(snapshots: Sequence["SnapshotSummary"], *, title: str | None = None) -> None:
@@ -250,6 +218,7 @@ def _facts(inspection: Inspection) -> list[tuple[str, str | None]]:
     facts: list[tuple[str, str | None]] = [
         ("Run", inspection.run_id),
         ("State", _state_words(inspection)),
+        ("Attention", "\n".join(attention_lines(inspection.ledger))),
     ]
     if execution:
         facts.append(("Doing", "\n".join(execution.doing)))

@@ -20,16 +20,16 @@ from cli.difference import diff_command
 from cli.failures import CommandError, ExitCode
 from cli.importing import import_harness_command
 from cli.inspection import show_command
+from cli.ledger import effects_command, unresolved_command
 from cli.output import note
 from cli.processes import LocalServerError
 from cli.replay import replay_command
+from cli.resolving import resolve_command
 from cli.runs import (
-    effects_command,
     events_command,
     messages_command,
     runs_command,
     snapshots_command,
-    unresolved_command,
 )
 from cli.setup import doctor_command, init_command
 from cli.submit import run_command
@@ -126,7 +126,12 @@ _add("show", show_command, "perdure show scripted-20260101-120000-3fa9c1")
 _add("events", events_command, "perdure events scripted-20260101-120000-3fa9c1 --json")
 _add("snapshots", snapshots_command, "perdure snapshots scripted-20260101-120000-3fa9c1")
 _add("effects", effects_command, "perdure effects scripted-20260101-120000-3fa9c1")
-_add("unresolved", unresolved_command, "perdure unresolved --json")
+_add("unresolved", unresolved_command, "perdure unresolved --tool charge_card")
+_add(
+    "resolve",
+    resolve_command,
+    "perdure resolve scripted-20260101-120000-3fa9c1 2/0 --completed '\"paid\"' --why 'seen there'",
+)
 _add("messages", messages_command, "perdure messages scripted-20260101-120000-3fa9c1 --json")
 _add("gc", gc_command, "perdure gc --grace-days 90 --delete")
 _add(

@@ -1,16 +1,15 @@
 """Commands that read runs from the store; none of them needs a worker."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from cli.connections import current_settings, describing_client, opened_store
+from cli.connections import current_settings, describing_client, known_run, opened_store
 from cli.failures import NotFoundError, UnreachableError
-from cli.inspection import not_found_message, print_effects, print_snapshots
+from cli.inspection import print_snapshots
 from cli.lineage import page_orphans
 from cli.options import AsJson, RunId, Workspace
 from cli.output import moment, note, offset, print_json, print_table, print_text
@@ -18,8 +17,7 @@ from cli.output import moment, note, offset, print_json, print_table, print_text
 if TYPE_CHECKING:
     from cli.executions import Execution
     from settings import Settings
-    from stores.protocols import StepStore
-    from stores.records import ContinuableSnapshot, RunPage, RunRecord, ToolEffectRecord
+    from stores.records import ContinuableSnapshot, RunPage, RunRecord
 
 State = Literal["running", "needs_attention", "completed", "failed", "cancelled"]
 """As `stores.records.RunState`, which takes a second to import."""
@@ -121,48 +119,6 @@ def snapshots_command(
         print_snapshots(snapshots)
 
 
-def effects_command(
-    *, run_id: RunId, workspace: Workspace = "default", as_json: AsJson = False
-) -> None:
-    """List the tool effects of a run.
-
-    An effect is what one tool call did to the world, as far as is known.
-    """
-
-    async def read() -> tuple[Sequence[Any], list[str]]:
-        async with known_run(run_id, workspace) as (store, _):
-            effects = await store.list_tool_effects(run_id=run_id)
-            return effects, await _standings(current_settings(), effects)
-
-    effects, standings = asyncio.run(read())
-    if as_json:
-        print_json({"run_id": run_id, "effects": _joined(effects, standings)})
-    else:
-        print_effects(effects, standings)
-
-
-def unresolved_command(*, workspace: Workspace = "default", as_json: AsJson = False) -> None:
-    """List tool calls that have no outcome yet.
-
-    Of all runs, oldest first. One in flight has its attempt number; an unknown one needs a
-    decision.
-    """
-
-    async def read() -> tuple[Sequence[Any], list[str]]:
-        settings = current_settings()
-        async with opened_store(settings, workspace) as store:
-            effects = await store.list_unresolved_tool_effects()
-        return effects, await _standings(settings, effects)
-
-    effects, standings = asyncio.run(read())
-    if as_json:
-        print_json({"workspace_id": workspace, "effects": _joined(effects, standings)})
-    elif effects:
-        print_effects(effects, standings, with_runs=True)
-    else:
-        note(f"No tool call of workspace {workspace!r} is open.")
-
-
 def messages_command(
     *,
     run_id: RunId,
@@ -191,22 +147,6 @@ def messages_command(
 
     for line in describe_messages(found.messages):
         print_text(line)
-
-
-@asynccontextmanager
-async def known_run(run_id: str, workspace: str) -> "AsyncGenerator[tuple[StepStore, RunRecord]]":
-    """The store, and the run in it.
-
-    Raises:
-        NotFoundError: the workspace has no such run.
-    """
-    settings = current_settings()
-    async with opened_store(settings, workspace) as store:
-        run = await store.get_run(run_id=run_id)
-        if run is None:
-            asked = f"`perdure show {run_id}` also asks Temporal"
-            raise NotFoundError(not_found_message(settings, store, run_id, asked))
-        yield store, run
 
 
 async def _page(
@@ -245,25 +185,6 @@ async def _executions(
     except UnreachableError as error:
         note(f"Only what the store knows: {error}.")
         return None
-
-
-async def _standings(settings: "Settings", effects: "Sequence[ToolEffectRecord]") -> list[str]:
-    started = [effect.run_id for effect in effects if effect.status == "started"]
-    executions = await _executions(settings, started)
-    if not executions:
-        return [effect.status for effect in effects]
-    from cli.executions import effect_standing  # noqa: PLC0415 - slow to load
-
-    return [effect_standing(effect, executions.get(effect.run_id)) for effect in effects]
-
-
-def _joined(
-    effects: "Sequence[ToolEffectRecord]", standings: Sequence[str]
-) -> list[dict[str, Any]]:
-    return [
-        {**asdict(effect), "standing": standing}
-        for effect, standing in zip(effects, standings, strict=True)
-    ]
 
 
 async def _snapshot(run_id: str, workspace: str, sequence: int | None) -> "ContinuableSnapshot":
