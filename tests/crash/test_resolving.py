@@ -66,7 +66,7 @@ async def test_parked_run_is_shown_and_goes_on_with_what_the_command_says(
         (flying,) = perdure.document("unresolved", "--tool", "pay")["effects"]
         assert (flying["standing_kind"], flying["attempt"]) == ("in flight", 1)
         assert flying["command"] is None
-        refused = perdure("resolve", run_id, "3/0", "--failed", "no")
+        refused = perdure("resolve", run_id, "2/0", "--failed", "no")
         assert refused.returncode == 1
         assert "waits for no decision: in flight: running, attempt 1" in refused.stderr
 
@@ -75,16 +75,16 @@ async def test_parked_run_is_shown_and_goes_on_with_what_the_command_says(
         check_what_is_shown(perdure, run_id)
         check_refusals(perdure, run_id)
 
-        dry = perdure("resolve", run_id, "3/0", "--run-again", "--dry-run")
+        dry = perdure("resolve", run_id, "2/0", "--run-again", "--dry-run")
         assert dry.returncode == 0
         assert f"an update of workflow {run_id}" in dry.stdout
         assert await has_state(store, run_id, "needs_attention")
 
         answer = ("--completed", '"paid 5"', "--by", "ann", "--why", "the bank says so")
-        done = perdure("resolve", run_id, "3/0", *answer)
+        done = perdure("resolve", run_id, "2/0", *answer)
         assert done.returncode == 0, done.stderr
         await asyncio.wait_for(handle.result(), WITHIN.total_seconds())
-        again = perdure("resolve", run_id, "3/0", *answer)
+        again = perdure("resolve", run_id, "2/0", *answer)
 
     assert again.returncode == 3
     assert "it resolved, decided by ann: completed" in again.stderr
@@ -94,7 +94,7 @@ async def test_parked_run_is_shown_and_goes_on_with_what_the_command_says(
 
 
 def check_what_is_shown(perdure: Perdure, run_id: str) -> None:
-    command = f"perdure resolve {run_id} 3/0 --completed JSON | --failed TEXT | --run-again"
+    command = f"perdure resolve {run_id} 2/0 --completed JSON | --failed TEXT | --run-again"
     (parked,) = perdure.document("unresolved")["effects"]
     assert (parked["standing_kind"], parked["command"]) == ("parked", command)
     assert parked["since"] is not None
@@ -108,15 +108,15 @@ def check_what_is_shown(perdure: Perdure, run_id: str) -> None:
 
 def check_refusals(perdure: Perdure, run_id: str) -> None:
     wrong = {
-        ("3/0", "--completed", '{"not": "text"}'): (1, "return type at $ (type)"),
-        ("9/9", "--failed", "no"): (3, "open calls of that run: 3/0 (pay)"),
-        ("1/0", "--failed", "no"): (3, "has no call '1/0'"),
-        ("3/0", "--failed", "no", "--workspace", "elsewhere"): (3, "workspace 'elsewhere'"),
+        ("2/0", "--completed", '{"not": "text"}'): (1, "return type at $ (type)"),
+        ("9/9", "--failed", "no"): (3, "open calls of that run: 2/0 (pay)"),
+        ("1/0", "--failed", "no"): (3, "waits for no decision: it completed"),
+        ("2/0", "--failed", "no", "--workspace", "elsewhere"): (3, "workspace 'elsewhere'"),
     }
     for arguments, (code, words) in wrong.items():
         done = perdure("resolve", run_id, *arguments)
         assert (done.returncode, words in done.stderr) == (code, True), done.stderr
-    unanswered = perdure("resolve", run_id, "3/0", "--failed", "no", temporal_address=NOWHERE)
+    unanswered = perdure("resolve", run_id, "2/0", "--failed", "no", temporal_address=NOWHERE)
     assert unanswered.returncode == 4
 
 
@@ -156,7 +156,7 @@ async def test_run_inside_a_workflow_of_another_id_is_resolved_there(
 
         (parked,) = perdure.document("unresolved")["effects"]
         assert parked["standing_kind"] == "parked"
-        answer = perdure.document("resolve", run.run_id, "3/0", "--failed", "no funds")
+        answer = perdure.document("resolve", run.run_id, "2/0", "--failed", "no funds")
         assert answer["workflow_id"] == handle.id
         await asyncio.wait_for(handle.result(), WITHIN.total_seconds())
 
@@ -180,14 +180,14 @@ async def test_call_of_a_terminated_run_is_settled_in_the_ledger_and_the_run_con
     assert unknown["standing"] == "unknown: the run ended TERMINATED before the call did"
     assert "--run-again" not in unknown["command"]
     assert "would cross 1 unresolved tool effects" in perdure.document(*continuing)["refusal"]
-    again = perdure("resolve", handle.id, "3/0", "--run-again")
+    again = perdure("resolve", handle.id, "2/0", "--run-again")
     assert again.returncode == 1
     assert "its run is over" in again.stderr
-    dry = perdure("resolve", handle.id, "3/0", "--completed", '"paid"', "--dry-run")
+    dry = perdure("resolve", handle.id, "2/0", "--completed", '"paid"', "--dry-run")
     assert "the ledger alone" in dry.stdout
     assert len(await store.list_unresolved_tool_effects()) == 1
 
-    decided = perdure("resolve", handle.id, "3/0", "--completed", '"paid"', "--by", "ann")
+    decided = perdure("resolve", handle.id, "2/0", "--completed", '"paid"', "--by", "ann")
     assert decided.returncode == 0, decided.stderr
     assert perdure.document("unresolved")["effects"] == []
     assert perdure.document(*continuing)["refusal"] is None
