@@ -127,11 +127,7 @@ _add("events", events_command, "perdure events scripted-20260101-120000-3fa9c1 -
 _add("snapshots", snapshots_command, "perdure snapshots scripted-20260101-120000-3fa9c1")
 _add("effects", effects_command, "perdure effects scripted-20260101-120000-3fa9c1")
 _add("unresolved", unresolved_command, "perdure unresolved --tool charge_card")
-_add(
-    "resolve",
-    resolve_command,
-    "perdure resolve scripted-20260101-120000-3fa9c1 2/0 --completed '\"paid\"' --why 'seen there'",
-)
+_add("resolve", resolve_command, "perdure resolve orders-7 2/0 --failed 'no such order'")
 _add("messages", messages_command, "perdure messages scripted-20260101-120000-3fa9c1 --json")
 _add("gc", gc_command, "perdure gc --grace-days 90 --delete")
 _add(
