@@ -80,6 +80,8 @@ class _GateInbound(ActivityInboundInterceptor):
         attempt = _Attempt.of(
             call, self._store.for_workspace(call.workspace_id).attempts, worker=self._worker
         )
+        if call.effect == "read":
+            return await self._read(input, attempt)
         entry = await attempt.enter()
         match entry.verdict:
             case "run":
@@ -92,6 +94,23 @@ class _GateInbound(ActivityInboundInterceptor):
                 message = f"{call}: a later attempt has begun; this one does nothing"
                 raise ApplicationError(message, type="StaleAttemptError", non_retryable=True)
 
+    async def _read(self, input: ExecuteActivityInput, attempt: "_Attempt") -> Any:  # noqa: A002, ANN401
+        """Run the body of a tool that may run as often as it likes: nothing is asked before.
+
+        Recorded are attempts that failed, and what came after them. A first attempt that succeeds,
+        nearly every one, costs no write.
+        """
+        try:
+            result = await super().execute_activity(input)
+        except Exception as error:
+            await attempt.enter()
+            await attempt.leave(_failed(error))
+            raise
+        if activity.info().attempt > 1:
+            await attempt.enter()
+            await attempt.leave(AttemptEnd(outcome="completed", ended_at=_now()))
+        return result
+
     async def _run(self, input: ExecuteActivityInput, attempt: "_Attempt") -> Any:  # noqa: A002, ANN401
         try:
             result = await super().execute_activity(input)
@@ -99,13 +118,7 @@ class _GateInbound(ActivityInboundInterceptor):
             await attempt.leave(AttemptEnd(outcome="cancelled", ended_at=_now()))
             raise
         except Exception as error:
-            end = AttemptEnd(
-                outcome="failed",
-                ended_at=_now(),
-                error=_text_of(error),
-                error_type=_type_of(error),
-            )
-            await attempt.leave(end)
+            await attempt.leave(_failed(error))
             if attempt.call.effect == "once":
                 _raise_final(error)
             raise
@@ -250,6 +263,12 @@ def _encoded(result: object) -> dict[str, Any]:
         return {"result": data}
     text = f"the tool returned {len(data)} bytes, and at most {LARGEST_RESULT_BYTES} can be kept"
     return {"error": text, "error_type": "ResultTooLargeError"}
+
+
+def _failed(error: Exception) -> AttemptEnd:
+    return AttemptEnd(
+        outcome="failed", ended_at=_now(), error=_text_of(error), error_type=_type_of(error)
+    )
 
 
 def _raise_final(error: Exception) -> NoReturn:

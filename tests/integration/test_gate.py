@@ -125,6 +125,7 @@ AGENT = Agent(
     tools=[
         Tool(flaky, metadata=effect("idempotent")),
         Tool(flaky, name="flaky_once"),
+        Tool(flaky, name="flaky_read", metadata=effect("read")),
         Tool(pay),
         Tool(pay, name="look", metadata=effect("read")),
         Tool(hang, metadata=HALF_A_SECOND),
@@ -275,16 +276,27 @@ async def resolve(
 # --- Attempts ---
 
 
+@pytest.mark.parametrize("tool", ["flaky", "flaky_read"])
 async def test_tool_that_fails_twice_and_then_works_shows_three_attempts(
-    temporal: Client, memory: InMemoryStepStore, task_queue: str, key: str
+    temporal: Client, memory: InMemoryStepStore, task_queue: str, key: str, tool: str
 ) -> None:
-    async with run(temporal, memory, task_queue, ("flaky", {"key": key, "until": 2})) as handle:
+    async with run(temporal, memory, task_queue, (tool, {"key": key, "until": 2})) as handle:
         await ended(handle)
     gate = await only_gate(memory, handle.id)
     assert [each.outcome for each in gate.attempts] == ["failed", "failed", "completed"]
     assert [each.number for each in gate.attempts] == [1, 2, 3]
     assert [each.error for each in gate.attempts] == ["attempt 1", "attempt 2", None]
     assert all(each.ended_at and each.ended_at >= each.started_at for each in gate.attempts)
+    assert (await only_effect(memory, handle.id)).status == "completed"
+
+
+async def test_read_that_succeeds_at_once_costs_no_write(
+    temporal: Client, memory: InMemoryStepStore, task_queue: str, key: str
+) -> None:
+    async with run(temporal, memory, task_queue, ("look", {"key": key})) as handle:
+        await ended(handle)
+    assert bodies[key] == 1
+    assert await memory.attempts.list_gates(run_id=handle.id) == []
     assert (await only_effect(memory, handle.id)).status == "completed"
 
 
