@@ -8,6 +8,7 @@ never again: one that exists is left alone.
 import argparse
 import asyncio
 import json
+import re
 import socket
 import sys
 import tempfile
@@ -15,6 +16,7 @@ import tomllib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,9 +33,11 @@ from tests.helpers.eventually import eventually
 from tests.helpers.script import Call, echo_steps, script
 from tests.helpers.subprocess_worker import WorkerProcess
 from tests.replay.outline import outline_of
+from workflows import names
 from workflows.agent_run import AgentRunWorkflow
 from workflows.agent_run_models import AgentRunInput
 from workflows.names import AGENT_RUN, SEARCH_ATTRIBUTES
+from workflows.parking import ResolveToolEffectRequest
 
 HISTORIES = Path(__file__).with_name("histories")
 ROOT = Path(__file__).parents[2]
@@ -65,6 +69,14 @@ class Bench:
     async def is_in_a_tool(self, run_id: str, step_index: int) -> bool:
         effects = await self.store.list_tool_effects(run_id=run_id)
         return any(each.step_index == step_index for each in effects)
+
+    async def has_begun(self, run_id: str, step_index: int) -> bool:
+        gates = await self.store.attempts.list_gates(run_id=run_id)
+        return any(each.place.step_index == step_index for each in gates)
+
+    async def needs_attention(self, run_id: str) -> bool:
+        run = await self.store.get_run(run_id=run_id)
+        return run is not None and run.state == "needs_attention"
 
     async def has_delegate_in_a_tool(self, run_id: str) -> bool:
         children = await self.store.list_runs(parent_run_id=run_id)
@@ -168,6 +180,26 @@ async def delegating_cancelled(bench: Bench) -> WorkflowHandle[Any, Any]:
     return handle
 
 
+async def parked(bench: Bench) -> WorkflowHandle[Any, Any]:
+    """A call that ends, and one whose worker dies in the body and that somebody decides on."""
+    steps: list[list[Call]] = [
+        [("pay", {"path": "/dev/null"})],
+        [("pay", {"path": "/dev/null", "delay": 60}), ("echo", {"text": "beside"})],
+    ]
+    handle = await bench.start("parked", prompt=script(steps))
+    await eventually(lambda: bench.has_begun("parked", 2))
+    bench.worker.restart()
+    await eventually(lambda: bench.needs_attention("parked"), within=timedelta(seconds=30))
+    decision = ResolveToolEffectRequest(
+        run_id="parked", call="2/0", decision="completed", result="paid", by="alice"
+    )
+    await handle.execute_update(  # pyright: ignore[reportUnknownMemberType] - the SDK's overloads
+        names.RESOLVE_UPDATE, decision
+    )
+    await handle.result()
+    return handle
+
+
 async def ended(handle: WorkflowHandle[Any, Any]) -> None:
     try:
         await handle.result()
@@ -182,6 +214,7 @@ SCENARIOS: dict[str, Scenario] = {
     for each in (
         *(completed, parallel_tools, continued, failed, cancelled, recovered, fallback),
         *(delegating, delegated, delegating_failed, delegating_cancelled),
+        parked,
     )
 }
 FAULTS = (
@@ -197,6 +230,9 @@ def release() -> str:
 def scrubbed(history: WorkflowHistory) -> str:
     """The history as JSON, without traces of the machine that it was recorded on."""
     text = json.dumps(_scrubbed(json.loads(history.to_json())), indent=1) + "\n"
+    text = re.sub(
+        rf"\d+@{re.escape(socket.gethostname())}", "1@worker", text
+    )  # in an error's words
     for trace in (socket.gethostname(), str(ROOT), str(Path.home()), str(Path(sys.prefix))):
         if trace in text:
             message = f"the recording of {history.workflow_id} still holds {trace!r}"
