@@ -50,17 +50,29 @@ def _encoded(value: object) -> Any:  # noqa: ANN401 - any BSON value
 
 
 def ranges_in(value: bytes | list[list[int]]) -> tuple[Range, ...]:
-    """The ranges of a stored snapshot: many are packed, a few are there for all to read."""
+    """The ranges of a stored snapshot: many are packed, a few are there for all to read.
+
+    Raises:
+        TypeError, ValueError: the value is damaged.
+    """
     if isinstance(value, bytes):
         return unpacked(value)
     return tuple((start, end) for start, end in value)
+
+
+def _ranges_or_none_there(value: bytes | list[list[int]]) -> tuple[Range, ...]:
+    """The ranges, or one that no log holds: so the snapshot is found damaged when it is read."""
+    try:
+        return ranges_in(value)
+    except (TypeError, ValueError):
+        return ((-1, 0),)
 
 
 _DECODERS: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("at", "started_at", "ended_at", "branch_time", "queued_at"), time_at),
     **dict.fromkeys(("metadata", "usage"), json.loads),
     **dict.fromkeys(("former_branches", "refusals"), tuple),
-    "ranges": ranges_in,
+    "ranges": _ranges_or_none_there,
     "context": EventContext.model_validate_json,
     "resolution": lambda text: ToolEffectResolution(**json.loads(text)),
 }

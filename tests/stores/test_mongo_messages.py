@@ -7,7 +7,7 @@ import pytest
 from pymongo import MongoClient
 from pymongo.collection import Collection
 
-from stores.errors import StoreError
+from stores.errors import DamagedSnapshotError, StoreError
 from stores.mongo.steps import MongoStepStore
 from stores.records import ContinuableSnapshot
 from tests.stores.watching import Document
@@ -94,6 +94,29 @@ class TestMessages:
         with pytest.raises(StoreError, match=r"is damaged: message '[0-9a-f]{64}' is missing"):
             await store.latest_snapshot(run_id="r-lost")
         assert await store.list_snapshots(run_id="r-lost") == []
+
+    @pytest.mark.parametrize("ranges", [b"\x80", "lost", [[0]]])
+    async def test_damaged_ranges_spoil_their_snapshot_alone(
+        self,
+        store: MongoStepStore,
+        mongodb_uri: str,
+        prepared_database: str,
+        caplog: pytest.LogCaptureFixture,
+        ranges: object,
+    ) -> None:
+        run_id = f"r-torn-{ranges!r}"
+        for step in (1, 2):
+            await store.save_snapshot(
+                ContinuableSnapshot(run_id=run_id, step_index=step, messages=[request("a")])
+            )
+        with MongoClient[Document](mongodb_uri) as client:
+            client[prepared_database]["snapshots"].update_one(
+                {"run_id": run_id, "step_index": 2}, {"$set": {"ranges": ranges}}
+            )
+        with pytest.raises(DamagedSnapshotError):
+            await store.latest_snapshot(run_id=run_id)
+        assert [each.step_index for each in await store.list_snapshots(run_id=run_id)] == [1]
+        assert f"snapshot 2 of run {run_id!r} is damaged" in caplog.text
 
 
 class TestDataSize:
