@@ -1,6 +1,8 @@
 """The worker's store as code in the body of an activity reaches it."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from temporalio import activity
 
@@ -8,9 +10,34 @@ from stores.commits import Commit, CommitResult
 from stores.errors import StoreError
 from stores.protocols import StepStore
 
+Answer = TypeVar("Answer")
+
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 2.0
-"""Between two tries of a commit; as long as between those of a boundary."""
+"""Between two tries of a write; as long as between those of a boundary."""
+
+
+async def when_store_is_back(
+    write: Callable[[], Awaitable[Answer]], *, gives_up: Callable[[], bool] = lambda: False
+) -> Answer:
+    """What the write answers. A store that is away is waited for, as boundaries do.
+
+    Args:
+        write: may be tried again.
+        gives_up: asked after each failure; then the error is raised.
+
+    Raises:
+        StoreError: it will not work later either, or nobody waits any more.
+    """
+    pause = FIRST_PAUSE_SECONDS
+    while True:  # ends: when the store is back, or whoever waits for it gives up
+        try:
+            return await write()
+        except StoreError as error:
+            if not error.retryable or gives_up():
+                raise
+        await asyncio.sleep(pause)  # noqa: TID251 - an activity
+        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
 
 class WorkerStore:
@@ -30,15 +57,9 @@ class WorkerStore:
         Raises:
             StoreError: it will not work later either, or the activity was cancelled meanwhile.
         """
-        pause = FIRST_PAUSE_SECONDS
-        while True:
-            try:
-                return await self._commit(commit)
-            except StoreError as error:
-                if not error.retryable or activity.is_cancelled():
-                    raise
-            await asyncio.sleep(pause)  # noqa: TID251 - an activity
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        return await when_store_is_back(
+            lambda: self._commit(commit), gives_up=activity.is_cancelled
+        )
 
     async def _commit(self, commit: Commit) -> CommitResult:
         if asyncio.get_running_loop() is self._loop:

@@ -8,10 +8,9 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from temporalio import activity
 from temporalio.api.common.v1 import Payload
@@ -19,21 +18,14 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
+from activities.worker_store import when_store_is_back
 from stores.attempts import AttemptEnd, AttemptStore, Entry, ToolAttempt, ToolCallPlace
-from stores.errors import StoreUnavailableError
 from stores.protocols import StepStore
 from stores.records import EffectPolicy
 from workflows.effects import OUTCOME_UNKNOWN
 from workflows.lineage import Lineage, current_scope, is_tool_activity
 
 logger = logging.getLogger(__name__)
-
-Answer = TypeVar("Answer")
-
-FIRST_PAUSE_SECONDS = 0.1
-LONGEST_PAUSE_SECONDS = 2.0
-"""Between tries of a write while the store is away. The attempt waits, with heartbeats: no body
-runs that is not recorded, and no outcome is lost."""
 
 LAST_LOOKS = 3
 """Seconds in which a worker that stops may still record an end. A store that is away longer must
@@ -185,7 +177,7 @@ class _Attempt:
 
     async def enter(self) -> Entry:
         call = self.call
-        return await _when_store_is_back(
+        return await when_store_is_back(
             lambda: self.store.enter(
                 call.place, self.attempt, tool_name=call.tool_name, policy=call.effect
             )
@@ -194,7 +186,7 @@ class _Attempt:
     async def leave(self, end: AttemptEnd) -> None:
         """Returns when the end is recorded, also while the activity is being cancelled."""
         writing = asyncio.ensure_future(
-            _when_store_is_back(lambda: self.store.leave(self.call.place, self.attempt.token, end))
+            when_store_is_back(lambda: self.store.leave(self.call.place, self.attempt.token, end))
         )
         is_cancelled = await _outlasting_cancellation(writing)
         if not writing.result():
@@ -226,16 +218,6 @@ async def _outlasting_cancellation(writing: "asyncio.Future[Any]") -> bool:
             writing.cancel()
             raise asyncio.CancelledError
     return is_cancelled
-
-
-async def _when_store_is_back(write: Callable[[], Awaitable[Answer]]) -> Answer:
-    pause = FIRST_PAUSE_SECONDS
-    while True:  # ends: when the store is back, or whoever waits for it gives up
-        try:
-            return await write()
-        except StoreUnavailableError:
-            await asyncio.sleep(pause)  # noqa: TID251 - an activity
-            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
 
 def _recorded(entry: Entry, call: _GatedCall) -> RawValue:

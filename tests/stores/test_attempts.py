@@ -1,4 +1,5 @@
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -35,20 +36,21 @@ def end(
     return AttemptEnd(outcome=outcome, ended_at=NOON, result=result, error=error)
 
 
-class AttemptConformance:
+class AttemptConformance(ABC):
     @pytest.fixture
+    @abstractmethod
     def attempts(self) -> AttemptStore:
-        raise NotImplementedError
+        """An empty store."""
 
     @pytest.fixture
+    @abstractmethod
     def elsewhere(self) -> AttemptStore:
         """The same store, bound to another workspace."""
-        raise NotImplementedError
 
     @pytest.fixture
+    @abstractmethod
     def again(self) -> AttemptStore:
         """The same store and workspace, asked for once more."""
-        raise NotImplementedError
 
     @staticmethod
     async def enter(
