@@ -4,6 +4,7 @@ PYTHON ?= python3
 PYTHONS ?= 3.12 3.13
 UV ?= uv
 VENV ?= .venv
+TEST_PROCESSES ?= 3
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -59,8 +60,9 @@ format: install ## Repair what ruff can repair
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+# Each process has servers of its own, so files go to processes whole.
 test: install ## Every test but the live ones, on real servers that the tests start
-	$(BIN)/pytest -m "not live"
+	$(BIN)/pytest -m "not live" --numprocesses $(TEST_PROCESSES) --dist loadfile
 
 test-unit: install ## Tests that need no server
 	$(BIN)/pytest -m "not integration and not crash and not live"
