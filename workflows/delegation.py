@@ -5,9 +5,10 @@ from temporalio import workflow
 
 from stores.identifiers import DEFAULT_WORKSPACE
 from workflows.direct import AttemptWriter, DirectWriter
-from workflows.journal import BoundaryWriter, journal_of_execution
+from workflows.journal import journal_of_execution
 from workflows.lineage import Lineage, Scope, current_scope, inherited_lineage
 from workflows.submission import current_run_id
+from workflows.writing import BoundaryWriter
 
 
 def outer_run_id() -> str | None:

@@ -8,7 +8,7 @@ idle, so what it holds depends on durable events only and a replay groups alike.
 import asyncio
 import contextvars
 from dataclasses import dataclass, field
-from typing import Protocol, cast
+from typing import cast
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError
@@ -47,34 +47,6 @@ _GROUP = "commit_boundaries"
 
 class StaleCommitError(Exception):
     """Another attempt of this workflow task has committed. Fails the task, not the run."""
-
-
-class BoundaryWriter(Protocol):
-    """Where a run's operations go: the journal in a workflow, the store itself outside."""
-
-    async def identify(self, run_id: str) -> RegistrationIdentityResult:
-        """The registration identity of a run, fixed before anything is written."""
-        ...
-
-    def next_sequence(self, run_id: str) -> int:
-        """The next place in the run's order."""
-        ...
-
-    async def record(
-        self, operation: Operation, *, barrier: bool = False, then: Notice | None = None
-    ) -> None:
-        """Write an operation; with `barrier` return only when it is stored. `then` follows that.
-
-        Raises:
-            ApplicationError: (in a workflow) it was refused, or an earlier one of the run was that
-                nobody waited for; the type is the store's error class.
-            StoreError: (outside) it was refused.
-        """
-        ...
-
-    async def annotate(self, annotation: AnnotateToolEffect) -> None:
-        """Write at once what a tool says of its effect, where code may; its end repeats it."""
-        ...
 
 
 @dataclass(slots=True)
@@ -126,17 +98,19 @@ class Journal:
         """Tool calls that were started and have not ended, in the order of their starts."""
         return list(self._open_effects.values())
 
-    async def identify(self, run_id: str) -> RegistrationIdentityResult:
+    async def identify(
+        self, run_id: str, registration_id: str | None = None
+    ) -> RegistrationIdentityResult:
         """Journal a run's registration identity; the first one also brings the worker's facts.
 
-        The identity is the same on every attempt of a task and after a reset.
+        It is the same on every attempt of a task and after a reset; an execution that a run goes on
+        in names it.
         """
         known = self._identities.get(run_id)
         if known is not None:
             return known
-        request = RegistrationIdentityRequest(
-            run_id=run_id, registration_id=f"{self.execution_id}/{run_id}"
-        )
+        registration_id = registration_id or f"{self.execution_id}/{run_id}"
+        request = RegistrationIdentityRequest(run_id=run_id, registration_id=registration_id)
         identity: RegistrationIdentityResult = await workflow.execute_local_activity(
             "registration_identity",
             request,
@@ -146,6 +120,11 @@ class Journal:
         self._identities[run_id] = identity
         self.facts = self.facts or identity
         return identity
+
+    def go_on(self, run_id: str, next_sequence: int) -> None:
+        """Take up a run of another execution, which registered it there."""
+        self._registered.add(run_id)
+        self._sequences[run_id] = next_sequence
 
     def next_sequence(self, run_id: str) -> int:
         """The next place in the run's order."""

@@ -40,7 +40,7 @@ from workflows.delegation import (
     worker_writer,
 )
 from workflows.direct import DirectWriter, StaleAttemptError
-from workflows.journal import BoundaryWriter, journal_of_execution
+from workflows.journal import journal_of_execution
 from workflows.lineage import Lineage, entered, scope_of
 from workflows.metadata import check_metadata
 from workflows.names import EFFECT_POLICIES_PATCH, STEP_PERSISTENCE
@@ -50,6 +50,7 @@ from workflows.recorder import CANCELLED, Failure, RunRecorder
 from workflows.submission import RunOrigin, current_run_id, current_submission
 from workflows.tool_calls import ToolCalls
 from workflows.transcript import is_settled
+from workflows.writing import BoundaryWriter
 
 
 @dataclass

@@ -24,10 +24,11 @@ from stores.records import (
     SnapshotState,
     ToolEffectResolution,
 )
-from workflows.journal import BoundaryWriter
 from workflows.notices import Notice
+from workflows.recording import RecordingState
 from workflows.submission import RunOrigin
 from workflows.transcript import Transcript
+from workflows.writing import BoundaryWriter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +91,54 @@ class RunRecorder:
     )
     """What was said of the effects of calls in flight, by their keys."""
     _end: tuple[Failure, dict[str, Any]] | None = None
+    _newest: SaveSnapshot | None = None
+    """The newest snapshot, without the messages that it brought."""
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether a history is saved, and nothing is open that another record would close."""
+        is_open = self._open_calls or self._annotations or self._parked or self._end
+        return self._newest is not None and not is_open
+
+    def state(self) -> RecordingState:
+        """What a recorder needs to go on where this one is. It has to be at rest.
+
+        Raises:
+            RuntimeError: no history was saved.
+        """
+        newest = self._newest
+        if newest is None or newest.sequence is None or newest.key is None:
+            message = f"run {self.run_id!r} cannot be gone on with: it has saved no history"
+            raise RuntimeError(message)
+        return RecordingState(
+            step_index=self.step_index,
+            next_sequence=self.writer.next_sequence(self.run_id),
+            saves=self._saves,
+            next_position=self.transcript.next_position,
+            snapshot_sequence=newest.sequence,
+            snapshot_key=newest.key,
+            ranges=newest.ranges,
+            ordinals=tuple(
+                (*place, count)
+                for place, count in self._ordinals.items()
+                if place[0] >= self.step_index
+            ),
+        )
+
+    def go_on(self, state: RecordingState, messages: Sequence[ModelMessage]) -> None:
+        """Go on where another recorder of the run was; `messages` are those of its snapshot."""
+        self.step_index = state.step_index
+        self.transcript = Transcript.of(messages, state.ranges, state.next_position)
+        self._saves = state.saves
+        self._ordinals.update({(s, kind, call): n for s, kind, call, n in state.ordinals})
+        self._newest = SaveSnapshot(
+            run_id=self.run_id,
+            sequence=state.snapshot_sequence,
+            key=state.snapshot_key,
+            step_index=state.step_index,
+            state="complete",
+            ranges=state.ranges,
+        )
 
     async def register(
         self,
@@ -171,6 +220,7 @@ class RunRecorder:
             ranges=ranges,
             entries=entries,
         )
+        self._newest = operation.model_copy(update={"entries": ()})
         await self.writer.record(operation, then=then)
 
     async def tool_started(

@@ -13,7 +13,7 @@ from pydantic_ai.messages import (
     ModelResponsePart,
 )
 
-from stores.histories import Range, ranges_of
+from stores.histories import Range, positions_in, ranges_of
 from stores.operations import PositionedMessage
 
 
@@ -39,6 +39,28 @@ class Transcript:
         self._next_position = next_position
         self._history: list[ModelMessage] = []
         self._known: dict[int, _Known] = {}
+
+    @classmethod
+    def of(
+        cls, messages: Sequence[ModelMessage], ranges: Sequence[Range], next_position: int
+    ) -> "Transcript":
+        """The transcript of a run whose newest snapshot has these messages and ranges.
+
+        Raises:
+            ValueError: they do not fit together.
+        """
+        transcript = cls(next_position)
+        transcript._history = list(messages)
+        transcript._known = {
+            id(message): _Known(message, position, _stamps(message))
+            for message, position in zip(messages, positions_in(ranges), strict=True)
+        }
+        return transcript
+
+    @property
+    def next_position(self) -> int:
+        """The position that the next new message takes."""
+        return self._next_position
 
     def plan(
         self, messages: Sequence[ModelMessage]
@@ -72,10 +94,24 @@ class Transcript:
 
     def equals(self, messages: Sequence[ModelMessage]) -> bool:
         """Whether the newest saved history has exactly these messages, stamps included."""
-        return len(messages) == len(self._history) and all(
+        return len(messages) == len(self._history) and self._unchanged(messages)
+
+    def holds(self, messages: Sequence[ModelMessage]) -> bool:
+        """Whether the newest saved history has these messages; the last one may lack its stamps.
+
+        A run that goes on from that history has the last request stamped again when it is sent.
+        """
+        if not self._history or len(messages) != len(self._history):
+            return False
+        saved, last = self._history[-1], messages[-1]
+        is_last_alike = saved is last or _same_content(saved, last)
+        return is_last_alike and self._unchanged(messages[:-1])
+
+    def _unchanged(self, messages: Sequence[ModelMessage]) -> bool:
+        return all(
             (saved is message or _same_content(saved, message))
             and self._known[id(saved)].stamps == _stamps(message)
-            for saved, message in zip(self._history, messages, strict=True)
+            for saved, message in zip(self._history, messages, strict=False)
         )
 
     def _unchanged_prefix(self, messages: Sequence[ModelMessage]) -> int:
