@@ -32,6 +32,24 @@ class Settings(BaseSettings):
     max_snapshots_per_run: int | None = Field(
         default=None, ge=1, description="snapshots that a run keeps; unset, all of them"
     )
+    hop_after_events: int = Field(
+        default=8000,
+        ge=100,
+        description="a run goes on in a fresh execution when its history has this many events",
+    )
+    hop_after_bytes: int = Field(
+        default=4 * 1024 * 1024,
+        ge=64 * 1024,
+        description="likewise, when its history has this size in bytes",
+    )
+    hop_after_updates: int = Field(
+        default=1000, ge=1, description="likewise, when it has accepted this many updates"
+    )
+    hop_after_requests: int | None = Field(
+        default=None,
+        ge=1,
+        description="likewise, when it has made this many model requests; unset, they do not count",
+    )
     build_id: str = Field(
         default="perdure",
         min_length=1,

@@ -22,7 +22,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Interceptor, Replayer, Worker
 
-from activities.boundaries import BoundaryActivities
+from activities.boundaries import BoundaryActivities, HopBounds
 from activities.heartbeat import HeartbeatInterceptor
 from activities.history import HistoryActivities
 from activities.reconciling import ReconcileActivities
@@ -87,6 +87,12 @@ def build_worker(
         boundary_mode=settings.boundary_mode,
         search_attributes=search_attributes,
         tool_effects=settings.tool_effects,
+        hop_bounds=HopBounds(
+            events=settings.hop_after_events,
+            size_bytes=settings.hop_after_bytes,
+            updates=settings.hop_after_updates,
+            requests=settings.hop_after_requests,
+        ),
     )
     reconciling = ReconcileActivities(find_reconcile)
     history = HistoryActivities(store)
@@ -98,6 +104,7 @@ def build_worker(
             *boundaries.activities,
             history.load_history,
             history.load_usage,
+            history.load_snapshot,
             reconciling.reconcile_tool_effect,
             *activities,
         ],

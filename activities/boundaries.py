@@ -45,6 +45,21 @@ BOUNDARIES = frozenset(
 """Names of the activities below."""
 
 
+class HopBounds(BaseModel):
+    """When an execution of a run is left for a fresh one: as soon as one of these is reached.
+
+    Of its history `events` (count) and `size_bytes`; `updates` that it accepted; `requests` to the
+    model that it made, `None` counts none.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    events: int = Field(ge=1)
+    size_bytes: int = Field(ge=1)
+    updates: int = Field(ge=1)
+    requests: int | None = Field(default=None, ge=1)
+
+
 class RegistrationIdentityRequest(BaseModel):
     """The identity that the workflow derived for a run, to be journaled."""
 
@@ -63,6 +78,8 @@ class RegistrationIdentityResult(BaseModel):
     boundary_mode: BoundaryMode = "local"
     search_attributes: tuple[str, ...] = ()
     tool_effects: Mapping[str, EffectPolicy] = Field(default_factory=dict)
+    hop_bounds: HopBounds | None = None
+    """`None` comes of a worker that knows of no hops: the execution makes none."""
 
 
 class CommitHeader(BaseModel):
@@ -155,6 +172,7 @@ class BoundaryActivities:
         boundary_mode: told to each execution with its first registration identity.
         search_attributes: names that exist on the server, told likewise.
         tool_effects: policies by tool, told likewise; they win over what tools declare.
+        hop_bounds: when a run goes on in another execution, told likewise.
         now: the clock for persisted times, aware.
     """
 
@@ -165,12 +183,14 @@ class BoundaryActivities:
         boundary_mode: BoundaryMode = "local",
         search_attributes: tuple[str, ...] = (),
         tool_effects: Mapping[str, EffectPolicy] | None = None,
+        hop_bounds: HopBounds | None = None,
         now: Callable[[], datetime] = _now,
     ) -> None:
         self._store = store
         self._boundary_mode: BoundaryMode = boundary_mode
         self._search_attributes = search_attributes
         self._tool_effects: Mapping[str, EffectPolicy] = tool_effects or {}
+        self._hop_bounds = hop_bounds
         self._now = now
 
     @property
@@ -196,6 +216,7 @@ class BoundaryActivities:
             boundary_mode=self._boundary_mode,
             search_attributes=self._search_attributes,
             tool_effects=self._tool_effects,
+            hop_bounds=self._hop_bounds,
         )
 
     @activity.defn(name="register_run")

@@ -36,6 +36,26 @@ class LoadHistoryResult(BaseModel):
     state: str = "complete"
 
 
+class LoadSnapshotRequest(BaseModel):
+    """Which snapshot of a run to load, as it is. Frozen: recorded histories hold it.
+
+    `key` is the one that it was saved under: another one at its place is not the one that is meant.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    run_id: str
+    sequence: int
+    key: str
+    workspace_id: str = DEFAULT_WORKSPACE
+
+
+class LoadSnapshotResult(BaseModel):
+    """The messages of the snapshot."""
+
+    messages: list[ModelMessage]
+
+
 class LoadUsageRequest(BaseModel):
     """Whose usage to load. Frozen: recorded histories hold it."""
 
@@ -88,6 +108,29 @@ class HistoryActivities:
             snapshot_sequence=snapshot.sequence,
             state=snapshot.state,
         )
+
+    @activity.defn(name="load_snapshot")
+    async def load_snapshot(self, request: LoadSnapshotRequest) -> LoadSnapshotResult:
+        """Load the history that a run goes on with in another execution. Reads only; journaled.
+
+        Raises:
+            ApplicationError: type `LookupError` when this workspace has no such snapshot, the
+                store's error class when it cannot be read. Not retryable.
+        """
+        store = self._store.for_workspace(request.workspace_id)
+        try:
+            found = await store.find_snapshot(run_id=request.run_id, sequence=request.sequence)
+        except StoreError as error:
+            raise as_application_error(error) from error
+        if found is None or found.idempotency_key != request.key:
+            there = "there is none" if found is None else f"there is {found.idempotency_key!r}"
+            message = (
+                f"run {request.run_id!r} cannot go on: its execution before was to be followed "
+                f"from snapshot {request.sequence} ({request.key!r}), and {there}. Was it pruned "
+                "before a reset? `perdure snapshots` lists what there is, `perdure fork` goes on"
+            )
+            raise ApplicationError(message, type="LookupError", non_retryable=True)
+        return LoadSnapshotResult(messages=found.messages)
 
     @activity.defn(name="load_usage")
     async def load_usage(self, request: LoadUsageRequest) -> LoadUsageResult:

@@ -1,8 +1,8 @@
 """The workflow `agent_run`: one run of one agent."""
 
 import asyncio
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, cast
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError
@@ -15,7 +15,12 @@ with workflow.unsafe.imports_passed_through():
     from pydantic_ai.usage import UsageLimits
     from pydantic_core import to_jsonable_python
 
-    from activities.history import LoadHistoryRequest, LoadHistoryResult
+    from activities.history import (
+        LoadHistoryRequest,
+        LoadHistoryResult,
+        LoadSnapshotRequest,
+        LoadSnapshotResult,
+    )
     from stores.identifiers import check_identifier
     from stores.records import RunState
     from workflows import names, policies
@@ -26,6 +31,13 @@ with workflow.unsafe.imports_passed_through():
         UnresolvedToolEffect,
     )
     from workflows.agents import find_agent
+    from workflows.hops import (
+        HopState,
+        ResumedAgent,
+        Resumption,
+        core_run_id,
+        hops_of_execution,
+    )
     from workflows.journal import Journal, journal_of_execution
     from workflows.parking import parking_of_execution
     from workflows.payloads import describe
@@ -55,6 +67,7 @@ class AgentRunWorkflow:
     async def run(self, request: AgentRunInput) -> AgentRunOutput:
         """Run the agent to its end."""
         _refuse_repetition()
+        _refuse_foreign_hop(request)
         journal = journal_of_execution()
         journal.workspace_id = request.workspace_id
         parking_of_execution().on_change = self._attend
@@ -84,6 +97,7 @@ class AgentRunWorkflow:
         beginning = await _load_history(request, run_id)
         conversation_id = beginning.conversation_id
         await self._open(journal, run_id, request, conversation_id)
+        self._allow_hops(run_id, request, beginning)
         current_submission.set(
             RunSubmission(
                 run_id=run_id,
@@ -94,10 +108,13 @@ class AgentRunWorkflow:
             )
         )
         delegation_depth.set(request.delegation_depth)
-        result = await agent.run(
+        hop = request.hop
+        runner = agent if hop is None else ResumedAgent(agent, run_id, hop)
+        result = await runner.run(
             request.prompt,
             message_history=beginning.history,
-            run_id=run_id,
+            run_id=run_id if hop is None else core_run_id(run_id, hop.count, beginning.messages),
+            usage=hop.usage if hop else None,
             conversation_id=conversation_id,
             deps=deps,
             model=request.model,
@@ -136,7 +153,9 @@ class AgentRunWorkflow:
         self, journal: Journal, run_id: str, request: AgentRunInput, conversation_id: str
     ) -> None:
         """Journal the identity; its answer says which search attributes this run may set."""
-        identity = await journal.identify(run_id)
+        identity = await journal.identify(
+            run_id, request.hop.registration_id if request.hop else None
+        )
         self._attributes = frozenset(identity.search_attributes)
         self._upsert(
             {
@@ -146,6 +165,25 @@ class AgentRunWorkflow:
                 names.STATE_ATTRIBUTE.name: self._state,
             }
         )
+
+    def _allow_hops(self, run_id: str, request: AgentRunInput, beginning: "_Beginning") -> None:
+        """Let the run go on in other executions; what they are given is this input and a state."""
+
+        def leave(state: HopState) -> NoReturn:
+            kept = {
+                "prompt": None,  # it is in the history
+                "conversation_id": beginning.conversation_id,
+                "hop": state,
+            }
+            workflow.continue_as_new(request.model_copy(update=kept))
+
+        hops = hops_of_execution()
+        hops.run_id = run_id
+        hops.leave = leave
+        facts = journal_of_execution().facts
+        hops.bounds = facts.hop_bounds if facts else None
+        if request.hop is not None:
+            hops.resumption = Resumption(state=request.hop, messages=beginning.messages)
 
     def _attend(self) -> None:
         self._settle("needs_attention" if parking_of_execution().calls else "running")
@@ -184,6 +222,16 @@ def _refuse_repetition() -> None:
         raise ApplicationError(message, type="RepetitionRefusedError", non_retryable=True)
 
 
+def _refuse_foreign_hop(request: AgentRunInput) -> None:
+    """Only an execution that continues another has a state to go on from; the server tells which do."""
+    if request.hop is not None and workflow.info().continued_run_id is None:
+        message = (
+            f"run {workflow.info().workflow_id!r} was started with `hop`, which a run hands on to "
+            "itself alone. Leave it out; `continue_from` goes on from another run"
+        )
+        raise ApplicationError(message, type="InvalidInputError", non_retryable=True)
+
+
 def _checked_run_id(run_id: str) -> str:
     try:
         return check_identifier("run_id", run_id)
@@ -208,18 +256,26 @@ def _validated_deps(agent: Agent[Any, Any], deps: object) -> object:
 class _Beginning:
     history: list[ModelMessage] | None
     conversation_id: str
-    origin: RunOrigin
+    origin: RunOrigin = field(default_factory=RunOrigin)
+
+    @property
+    def messages(self) -> list[ModelMessage]:
+        return self.history or []
 
 
 async def _load_history(request: AgentRunInput, run_id: str) -> _Beginning:
     """What the run begins with.
 
     A continuation stays in its conversation; any other run that names none opens one of its own id.
+    One that was begun in another execution goes on with its own history.
     """
+    if request.hop is not None:
+        history = await _load_own_history(request.hop, run_id, request.workspace_id)
+        return _Beginning(history=history, conversation_id=request.conversation_id or run_id)
     source = request.continue_from or request.fork_from
     if source is None:
         conversation_id = request.conversation_id or run_id
-        return _Beginning(history=None, conversation_id=conversation_id, origin=RunOrigin())
+        return _Beginning(history=None, conversation_id=conversation_id)
     try:
         loaded = await workflow.execute_activity(
             "load_history",
@@ -249,3 +305,23 @@ async def _load_history(request: AgentRunInput, run_id: str) -> _Beginning:
             from_snapshot=loaded.snapshot_sequence,
         ),
     )
+
+
+async def _load_own_history(state: HopState, run_id: str, workspace_id: str) -> list[ModelMessage]:
+    """The snapshot that the execution before has left; by reference, however large it is."""
+    try:
+        loaded = await workflow.execute_activity(
+            "load_snapshot",
+            LoadSnapshotRequest(
+                run_id=run_id,
+                sequence=state.recording.snapshot_sequence,
+                key=state.recording.snapshot_key,
+                workspace_id=workspace_id,
+            ),
+            result_type=LoadSnapshotResult,
+            start_to_close_timeout=policies.READ_TIMEOUT,
+            retry_policy=policies.READ_RETRIES,
+        )
+    except ActivityError as error:
+        raise error.cause if isinstance(error.cause, ApplicationError) else error from error
+    return loaded.messages

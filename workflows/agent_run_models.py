@@ -12,6 +12,7 @@ from pydantic_ai.usage import RunUsage, UsageLimits
 
 from stores.identifiers import DEFAULT_WORKSPACE, check_identifier
 from stores.records import RunState
+from workflows.hops import HopState
 from workflows.payloads import SubmittedInput
 
 
@@ -26,6 +27,9 @@ class AgentRunInput(SubmittedInput):
     A fork begins at the newest snapshot, or at the one of sequence `at_snapshot`, or at the newest
     of step `at_step`. Tool effects whose outcome nobody knows are crossed only with
     `accept_unresolved`.
+
+    `hop` is what the run hands on to itself when it continues as new; the prompt is then in its
+    history. A workflow that nothing continues is refused one.
     """
 
     agent: str
@@ -46,6 +50,7 @@ class AgentRunInput(SubmittedInput):
     at_snapshot: int | None = None
     at_step: int | None = None
     accept_unresolved: bool = False
+    hop: HopState | None = None
 
     @field_validator(
         "conversation_id", "parent_run_id", "workspace_id", "continue_from", "fork_from"
@@ -65,7 +70,7 @@ class AgentRunInput(SubmittedInput):
         if self.at_snapshot is not None and self.at_step is not None:
             message = "at_snapshot and at_step exclude each other; name one place"
             raise ValueError(message)
-        if self.prompt is None and not (self.continue_from or self.fork_from):
+        if self.prompt is None and not (self.continue_from or self.fork_from or self.hop):
             message = "prompt is missing; only a run with continue_from or fork_from may go without"
             raise ValueError(message)
         return self

@@ -27,6 +27,7 @@ from activities.errors import as_application_error
 from activities.worker_store import WorkerStore
 from stores.errors import StoreError
 from stores.protocols import StepStore
+from workflows.hops import hops_of_execution
 from workflows.journal import find_journal
 from workflows.lineage import (
     Lineage,
@@ -89,7 +90,9 @@ class _LineageOutbound(WorkflowOutboundInterceptor):
     ) -> workflow.ChildWorkflowHandle[Any, Any]:
         scope = current_scope.get()
         _tell(input, scope.lineage if scope else _outside_runs())
-        return await super().start_child_workflow(input)
+        child = await super().start_child_workflow(input)
+        hops_of_execution().watch(child)
+        return child
 
     def continue_as_new(self, input: ContinueAsNewInput) -> Any:  # noqa: A002, ANN401 - the SDK's
         inherited = inherited_lineage()

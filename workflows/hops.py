@@ -5,7 +5,8 @@ is parked, and all that was recorded is stored. What is handed on are numbers an
 snapshot, never the history.
 """
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -77,12 +78,8 @@ class Hops:
         """Note a child workflow: while it is open, the execution is not left."""
         self._children = [each for each in (*self._children, child) if not each.done()]
 
-    def resumption_of(self, run_id: str) -> Resumption | None:
-        """What that run goes on from; `None` for one that begins here."""
-        return self.resumption if run_id == self.run_id else None
-
     async def before_request(
-        self, ctx: RunContext[Any], recorder: RunRecorder, save: Callable[[], Any]
+        self, ctx: RunContext[Any], recorder: RunRecorder, save: Callable[[], Awaitable[None]]
     ) -> None:
         """Leave the execution when that is due and the run is settled.
 
@@ -103,7 +100,8 @@ class Hops:
         if not recorder.transcript.holds(ctx.messages):
             await save()
         journal = journal_of_execution()
-        await journal.settle()
+        if await journal.drain():
+            raise asyncio.CancelledError
         if self._is_held_up(ctx, recorder):  # by what came in meanwhile
             return
         identity = await journal.identify(recorder.run_id)
@@ -168,6 +166,25 @@ def _restore_tools(ctx: RunContext[Any], state: HopState) -> None:
         tools.ctx.retries.update(state.tool_retries)
 
 
+def gone_on(recorder: RunRecorder) -> bool:
+    """Whether the recorder's run was begun in another execution; it has taken up what that left."""
+    hops = hops_of_execution() if workflow.in_workflow() else Hops()
+    if hops.resumption is None or recorder.run_id != hops.run_id:
+        return False
+    state = hops.resumption.state.recording
+    journal_of_execution().go_on(recorder.run_id, state.next_sequence)
+    recorder.go_on(state, hops.resumption.messages)
+    return True
+
+
+async def hop_when_due(
+    ctx: RunContext[Any], recorder: RunRecorder, save: Callable[[], Awaitable[None]]
+) -> None:
+    """`Hops.before_request` of this execution; outside a workflow nothing."""
+    if workflow.in_workflow():
+        await hops_of_execution().before_request(ctx, recorder, save)
+
+
 def hops_of_execution() -> Hops:
     """The hops of the workflow that runs this code; made at the first call."""
     instance = workflow.instance()
@@ -206,7 +223,7 @@ class ResumedAgent(WrapperAgent[Any, Any]):
 
 
 def core_run_id(run_id: str, count: int, messages: Sequence[ModelMessage]) -> str:
-    """An id that the core accepts for a run whose own id is in its history; the same on a replay."""
+    """An id that the core accepts for a run whose own is in its history; the same on a replay."""
     taken = {message.run_id for message in messages}
     candidate = f"{run_id[:_KEPT_OF_ID]}~{count}"
     while candidate in taken:

@@ -7,11 +7,13 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError, FailureError
 from temporalio.worker import (
     ExecuteWorkflowInput,
+    HandleUpdateInput,
     Interceptor,
     WorkflowInboundInterceptor,
     WorkflowInterceptorClassInput,
 )
 
+from workflows.hops import hops_of_execution
 from workflows.journal import find_journal
 
 
@@ -50,6 +52,10 @@ class _JournalInbound(WorkflowInboundInterceptor):
             raise ApplicationError(message, type=name, non_retryable=True) from error
         await _drain(wait_for_handlers=True)  # a cancellation comes too late for a result
         return result
+
+    async def handle_update_handler(self, input: HandleUpdateInput) -> Any:  # noqa: A002, ANN401 - the SDK's
+        hops_of_execution().updates += 1
+        return await super().handle_update_handler(input)
 
 
 async def _drain(*, wait_for_handlers: bool) -> bool:

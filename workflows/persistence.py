@@ -8,6 +8,7 @@ import asyncio
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, cast
 
 from pydantic_ai import CallToolsNode, ModelRequestNode
@@ -40,6 +41,7 @@ from workflows.delegation import (
     worker_writer,
 )
 from workflows.direct import DirectWriter, StaleAttemptError
+from workflows.hops import gone_on, hop_when_due
 from workflows.journal import journal_of_execution
 from workflows.lineage import Lineage, entered, scope_of
 from workflows.metadata import check_metadata
@@ -254,11 +256,13 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
                 raise
 
     async def before_run(self, ctx: RunContext[AgentDepsT]) -> None:
-        """Register the run.
+        """Register the run; one that goes on from another execution is registered already.
 
         A taken run id is an error here outside a workflow, inside one at the first barrier.
         """
         self._is_gated = workflow.in_workflow() and workflow.patched(EFFECT_POLICIES_PATCH)
+        if gone_on(self.recorder):
+            return
         await self.recorder.register(
             conversation_id=ctx.conversation_id,
             parent_run_id=self.parent_run_id,
@@ -308,8 +312,12 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
     async def before_model_request(
         self, ctx: RunContext[AgentDepsT], request_context: ModelRequestContext
     ) -> ModelRequestContext:
-        """Barrier: all that the run has recorded is stored before the model is asked."""
+        """Barrier: all that the run has recorded is stored before the model is asked.
+
+        Where a hop is due, the run leaves this execution here and comes here again in the next.
+        """
         self._observe(ctx)
+        await hop_when_due(ctx, self.recorder, partial(self._save, ctx, ctx.messages))
         if self.capture_frontier:
             await self._save(ctx, ctx.messages)
         await self.recorder.event("model_request_started", barrier=True)
