@@ -35,8 +35,10 @@ from stores.local import LocalStepStore
 from stores.opening import open_step_store
 from stores.protocols import StepStore
 from workflows import names
-from workflows.agents import find_reconcile, register_agents
+from workflows.agent_run_models import AgentRunInput
+from workflows.agents import find_deps_factory, find_reconcile, register_agents
 from workflows.delegates import check_delegates
+from workflows.deps import DepsInterceptor
 from workflows.gate import ToolGateInterceptor
 from workflows.headers import LineageInterceptor
 from workflows.interceptor import JournalInterceptor
@@ -54,8 +56,18 @@ _VISIBILITY_DEADLINE_SECONDS = 30
 
 def interceptors(store: StepStore | None = None) -> list[Interceptor]:
     """What worker and replayer put around workflows and activities; a replayer has no store."""
-    gate = [ToolGateInterceptor(store)] if store else []
-    return [JournalInterceptor(), HeartbeatInterceptor(), LineageInterceptor(store), *gate]
+    # Deps are made before the gate: a factory that fails leaves a call that nobody has begun.
+    around_activities = (
+        [DepsInterceptor(find_deps_factory, AgentRunInput), ToolGateInterceptor(store)]
+        if store
+        else []
+    )
+    return [
+        JournalInterceptor(),
+        HeartbeatInterceptor(),
+        LineageInterceptor(store),
+        *around_activities,
+    ]
 
 
 def build_worker(

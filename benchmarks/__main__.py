@@ -13,6 +13,7 @@ from benchmarks.commits import measure_commits
 from benchmarks.documents import measure_documents
 from benchmarks.events import measure_events
 from benchmarks.figures import Figure
+from benchmarks.hops import measure_hops
 from benchmarks.reference_environment import reference_python
 from benchmarks.report import Result, print_report, print_report_json, write_page
 from benchmarks.runs import measure_runs
@@ -33,6 +34,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Awaitable[Sequence[Figure]]]] = {
     "throughput": measure_throughput,
     "runs": measure_runs,
     "documents": measure_documents,
+    "hops": measure_hops,
 }
 
 

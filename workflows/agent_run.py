@@ -30,7 +30,8 @@ with workflow.unsafe.imports_passed_through():
         AgentRunStatus,
         UnresolvedToolEffect,
     )
-    from workflows.agents import find_agent
+    from workflows.agents import deps_factory_of, find_agent
+    from workflows.deps import DepsReference
     from workflows.hops import (
         HopState,
         ResumedAgent,
@@ -223,7 +224,7 @@ def _refuse_repetition() -> None:
 
 
 def _refuse_foreign_hop(request: AgentRunInput) -> None:
-    """Only an execution that continues another has a state to go on from; the server tells which do."""
+    """Only an execution that continues another one, as the server tells, may be given a state."""
     if request.hop is not None and workflow.info().continued_run_id is None:
         message = (
             f"run {workflow.info().workflow_id!r} was started with `hop`, which a run hands on to "
@@ -242,13 +243,21 @@ def _checked_run_id(run_id: str) -> str:
 
 
 def _validated_deps(agent: Agent[Any, Any], deps: object) -> object:
-    if deps is None and agent.deps_type is type(None):
+    """The deps, or with a factory a reference to them."""
+    factory = deps_factory_of(agent)
+    if factory is None and deps is None and agent.deps_type is type(None):
         return None
+    expected, what = (
+        (factory.input_type, "what deps_factory takes,")
+        if factory
+        else (agent.deps_type, "deps_type")
+    )
     try:
-        return TypeAdapter[Any](agent.deps_type).validate_python(deps)
+        value = TypeAdapter[Any](expected).validate_python(deps)
+        return DepsReference.to(str(agent.name), deps, value) if factory else value
     except ValidationError as error:
-        expected = getattr(agent.deps_type, "__name__", agent.deps_type)
-        message = f"deps do not fit deps_type {expected} of agent {agent.name!r}: {describe(error)}"
+        name = getattr(expected, "__name__", expected)
+        message = f"deps do not fit {what} {name} of agent {agent.name!r}: {describe(error)}"
         raise ApplicationError(message, type="InvalidDepsError", non_retryable=True) from error
 
 

@@ -8,6 +8,7 @@ from pydantic_ai.durable_exec.temporal import TemporalDurability
 from temporalio.exceptions import ApplicationError
 
 from activities.reconciling import Reconcile
+from workflows.deps import DepsFactory
 from workflows.durable import StableTemporalDurability
 from workflows.effects import declared_effect, longest_wait
 from workflows.persistence import StepPersistence
@@ -67,6 +68,18 @@ def _checked_name(agent: Agent[Any, Any]) -> str:
     _check_recorder(agent)
     _check_effects(agent)
     return agent.name
+
+
+def find_deps_factory(agent_name: str) -> DepsFactory | None:
+    """What makes the deps of that agent, `None` when it has none or is not known."""
+    agent = _agents.get(agent_name)
+    return deps_factory_of(agent) if agent else None
+
+
+def deps_factory_of(agent: Agent[Any, Any]) -> DepsFactory | None:
+    """What makes the agent's deps, `None` when they are passed as they are."""
+    durability = TemporalDurability.from_agent(agent)
+    return durability.deps_factory if isinstance(durability, StableTemporalDurability) else None
 
 
 def find_reconcile(agent_name: str, tool_name: str) -> Reconcile | None:

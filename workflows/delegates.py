@@ -37,7 +37,7 @@ from activities.history import LoadUsageRequest, LoadUsageResult
 from stores.operations import StartToolEffect
 from workflows import names, policies
 from workflows.agent_run_models import AgentRunInput, AgentRunOutput
-from workflows.agents import AgentSetupError, find_agent
+from workflows.agents import AgentSetupError, deps_factory_of, find_agent
 from workflows.journal import journal_of_execution
 from workflows.submission import current_run_id, current_submission, delegation_depth
 
@@ -242,7 +242,7 @@ class Delegation:
                 prompt,
                 run_id=run_id,
                 conversation_id=ctx.conversation_id if self.conversation == "shared" else run_id,
-                deps=self.make_deps(ctx) if self.make_deps else None,
+                deps=await self._live_deps(ctx, agent),
                 usage=usage,
                 usage_limits=_remaining(ctx),
             )
@@ -256,6 +256,11 @@ class Delegation:
             delegation_depth.reset(token)
             ctx.usage.incr(usage)
         return to_jsonable_python(result.output)
+
+    async def _live_deps(self, ctx: RunContext[Any], agent: Agent[Any, Any]) -> object:
+        made = self.make_deps(ctx) if self.make_deps else None
+        factory = deps_factory_of(agent)
+        return await factory.live(made) if factory else made
 
     def _registered(self) -> Agent[Any, Any]:
         try:
