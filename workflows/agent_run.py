@@ -329,6 +329,7 @@ async def _load_own_history(state: HopState, run_id: str, workspace_id: str) -> 
             ),
             result_type=LoadSnapshotResult,
             start_to_close_timeout=policies.READ_TIMEOUT,
+            heartbeat_timeout=policies.HEARTBEAT_TIMEOUT,
             retry_policy=policies.READ_RETRIES,
         )
     except ActivityError as error:

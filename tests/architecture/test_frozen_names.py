@@ -23,7 +23,7 @@ from client import DATA_CONVERTER
 from sandbox import workflow_runner
 from stores import operations
 from stores.memory import InMemoryStepStore
-from workflows import agent_run_models, lineage, names, parking
+from workflows import agent_run_models, deps, hops, lineage, names, parking, recording
 from workflows.agents import find_reconcile
 from workflows.delegates import child_run_id, delegate
 from workflows.registry import WORKFLOWS
@@ -53,6 +53,7 @@ def test_activity_names() -> None:
         *BoundaryActivities(store).activities,
         loading.load_history,
         loading.load_usage,
+        loading.load_snapshot,
         reconciling_tools.reconcile_tool_effect,
     ]
     assert [activity_name(each) for each in registered] == [
@@ -65,6 +66,7 @@ def test_activity_names() -> None:
         "commit_boundaries",
         "load_history",
         "load_usage",
+        "load_snapshot",
         "reconcile_tool_effect",
     ]
 
@@ -101,8 +103,12 @@ FIELDS: dict[type[BaseModel], tuple[list[str], list[str]]] = {
         ["registration_id", "run_id"],
     ),
     boundaries.RegistrationIdentityResult: (
-        ["boundary_mode", "registration_id", "search_attributes", "tool_effects"],
+        ["boundary_mode", "hop_bounds", "registration_id", "search_attributes", "tool_effects"],
         ["registration_id"],
+    ),
+    boundaries.HopBounds: (
+        ["events", "requests", "size_bytes", "updates"],
+        ["events", "size_bytes", "updates"],
     ),
     boundaries.CommitBoundariesRequest: (
         [*HEADER, "operations"],
@@ -142,6 +148,11 @@ FIELDS: dict[type[BaseModel], tuple[list[str], list[str]]] = {
         ["conversation_id", "messages", "snapshot_sequence", "state"],
         ["messages"],
     ),
+    history.LoadSnapshotRequest: (
+        ["key", "run_id", "sequence", "workspace_id"],
+        ["key", "run_id", "sequence"],
+    ),
+    history.LoadSnapshotResult: (["messages"], ["messages"]),
     history.LoadUsageRequest: (["run_id", "workspace_id"], ["run_id"]),
     history.LoadUsageResult: (["usage"], []),
     operations.RegisterRun: (
@@ -276,6 +287,7 @@ FIELDS: dict[type[BaseModel], tuple[list[str], list[str]]] = {
             "delegation_depth",
             "deps",
             "fork_from",
+            "hop",
             "include_interrupted",
             "metadata",
             "model",
@@ -288,6 +300,40 @@ FIELDS: dict[type[BaseModel], tuple[list[str], list[str]]] = {
         ],
         ["agent"],
     ),
+    hops.HopState: (
+        [
+            "count",
+            "output_retries",
+            "recording",
+            "refused_tools",
+            "registration_id",
+            "tool_retries",
+            "usage",
+        ],
+        ["count", "recording", "registration_id"],
+    ),
+    recording.RecordingState: (
+        [
+            "next_position",
+            "next_sequence",
+            "ordinals",
+            "ranges",
+            "saves",
+            "snapshot_key",
+            "snapshot_sequence",
+            "step_index",
+        ],
+        [
+            "next_position",
+            "next_sequence",
+            "ranges",
+            "saves",
+            "snapshot_key",
+            "snapshot_sequence",
+            "step_index",
+        ],
+    ),
+    deps.DepsReference: (["agent", "digest"], ["agent", "digest"]),
     agent_run_models.AgentRunOutput: (
         ["conversation_id", "message_count", "output", "run_id", "usage"],
         ["conversation_id", "message_count", "output", "run_id", "usage"],

@@ -2,7 +2,6 @@
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -11,8 +10,7 @@ from pydantic_ai import Agent, RunContext
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from temporalio.api.enums.v1 import EventType
-from temporalio.client import Client, WorkflowFailureError
-from temporalio.exceptions import ApplicationError
+from temporalio.client import Client
 
 from stores.memory import InMemoryStepStore
 from tests.helpers.workers import replay, running_worker
@@ -71,9 +69,7 @@ async def test_20_parallel_calls_with_200_kb_of_deps_carry_references(
     async with running_worker(temporal, memory, [AGENT], task_queue):
         handle = await temporal.start_workflow(
             AgentRunWorkflow.run,
-            AgentRunInput(
-                agent="with-session", prompt="all", deps={"name": "Ada", "notes": LARGE}
-            ),
+            AgentRunInput(agent="with-session", prompt="all", deps={"name": "Ada", "notes": LARGE}),
             id=f"deps-{uuid4().hex}",
             task_queue=task_queue,
         )
@@ -101,4 +97,3 @@ async def test_20_parallel_calls_with_200_kb_of_deps_carry_references(
     ]
     assert max(markers) < 4096
     assert sum(event.ByteSize() for event in history.events) < 200_000 * 2
-    print(max(inputs.values()), max(markers), sum(event.ByteSize() for event in history.events))
