@@ -261,6 +261,7 @@ def _record_facts(record: "RunRecord", parent_state: str | None) -> list[tuple[s
         ("Ended", moment(record.ended_at)),
         ("Error", record.error),
         ("Usage", ", ".join(f"{k} {v}" for k, v in (record.usage or {}).items() if v)),
+        ("Executions", _executions_words(record)),
     ]
 
 
@@ -268,6 +269,12 @@ def _origin_words(run_id: str | None, snapshot: int | None) -> str | None:
     if run_id is None or snapshot is None:
         return run_id
     return f"{run_id}, from its snapshot {snapshot}"
+
+
+def _executions_words(record: "RunRecord") -> str | None:
+    """How many executions the run has gone through; `None` when it is where it began."""
+    count = len({each.execution_id for each in record.branches})
+    return None if count < 2 else f"{count}; it went on in the newest one"  # noqa: PLR2004
 
 
 def _execution_words(execution: "Execution") -> str:

@@ -23,32 +23,46 @@ if TYPE_CHECKING:
 def replay_command(*, run_id: RunId, as_json: AsJson = False) -> None:
     """Replay a run on this code.
 
-    Its history comes from Temporal, its agent from PERDURE_AGENTS. Nothing is executed and nothing
+    Its history comes from Temporal, its agent from PERDURE_AGENTS. Of a run that went on in several
+    executions each is replayed, as far back as Temporal keeps them. Nothing is executed and nothing
     is written. Exit code 1 and the first difference when this code would take the run another way.
     """
     settings = current_settings()
     # The SDK logs a traceback of each failure, which is told below in one line.
     logging.getLogger("temporalio").setLevel(logging.CRITICAL)
-    history, divergence = asyncio.run(_replay(settings, run_id))
-    count = len(history.events)
+    histories, divergence = asyncio.run(_replay(settings, run_id))
+    count = sum(len(each.events) for each in histories)
     if as_json:
-        is_same = divergence is None
-        print_json({"run_id": run_id, "ok": is_same, "events": count, "divergence": divergence})
+        document = {
+            "run_id": run_id,
+            "ok": divergence is None,
+            "events": count,
+            "executions": len(histories),
+            "divergence": divergence,
+        }
+        print_json(document)
     elif divergence is None:
-        print_text(f"ok: this code takes run {run_id} the same way through all {count} events")
+        where = f" of {len(histories)} executions" if len(histories) > 1 else ""
+        print_text(
+            f"ok: this code takes run {run_id} the same way through all {count} events{where}"
+        )
     else:
         print_text(f"differs: run {run_id} does not replay on this code: {divergence}")
     if divergence is not None:
         raise typer.Exit(ExitCode.FAILED)
 
 
-async def _replay(settings: "Settings", run_id: str) -> "tuple[WorkflowHistory, str | None]":
-    """The history, and what this code does otherwise; `None` when nothing."""
-    history = await _history(settings, run_id)
-    replayer = _replayer(settings, await _agent_name(history))
-    result = await replayer.replay_workflow(history, raise_on_replay_failure=False)
-    failure = result.replay_failure
-    return history, None if failure is None else f"{type(failure).__name__}: {_words(failure)}"
+async def _replay(settings: "Settings", run_id: str) -> "tuple[list[WorkflowHistory], str | None]":
+    """The histories, oldest first, and what this code does otherwise; `None` when nothing."""
+    histories = await _histories(settings, run_id)
+    replayer = _replayer(settings, await _agent_name(histories[0]))
+    for number, history in enumerate(histories, start=1):
+        result = await replayer.replay_workflow(history, raise_on_replay_failure=False)
+        failure = result.replay_failure
+        if failure is not None:
+            where = f"execution {number} of {len(histories)}: " if len(histories) > 1 else ""
+            return histories, f"{where}{type(failure).__name__}: {_words(failure)}"
+    return histories, None
 
 
 def _words(failure: Exception) -> str:
@@ -57,15 +71,29 @@ def _words(failure: Exception) -> str:
     return message[1].replace('\\"', '"') if message else str(failure)
 
 
-async def _history(settings: "Settings", run_id: str) -> "WorkflowHistory":
+async def _histories(settings: "Settings", run_id: str) -> "list[WorkflowHistory]":
+    """Of each execution of the run, oldest first; those before the newest may be gone.
+
+    Raises:
+        NotFoundError: there is none.
+    """
     from temporalio.service import RPCError, RPCStatusCode  # noqa: PLC0415
 
     client = await connected_client(settings)
+    found: list[WorkflowHistory] = []
+    execution_id: str | None = None
     try:
-        return await client.get_workflow_handle(run_id).fetch_history()
+        while execution_id or not found:
+            handle = client.get_workflow_handle(run_id, run_id=execution_id)
+            found.insert(0, await handle.fetch_history())
+            started = found[0].events[0].workflow_execution_started_event_attributes
+            execution_id = started.continued_execution_run_id
+        return found
     except RPCError as error:
         if error.status is not RPCStatusCode.NOT_FOUND:
             raise
+        if found:
+            return found
         message = (
             f"run {run_id!r} cannot be replayed: Temporal's namespace "
             f"{settings.temporal_namespace!r} has no workflow of this id. A run inside another "

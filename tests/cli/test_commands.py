@@ -118,6 +118,7 @@ def stage(
         task_queue=f"test-{uuid4().hex}",
         agents="tests.cli.test_commands:agents",
         data_dir=data_dir,
+        hop_after_requests=4,  # `done` goes on in a second execution, and reads as one run
     )
     told = settings.model_dump(mode="json", exclude_none=True)
     perdure = Perdure({name: str(value) for name, value in told.items()})
@@ -379,6 +380,7 @@ def test_replay_tells_code_that_fits_from_code_that_does_not(stage: Stage) -> No
 
     assert same.returncode == 0, same.stderr
     assert same.stdout.startswith("ok: ")
+    assert same.stdout.endswith(" events of 2 executions\n")
     assert different.returncode == 1
     assert json.loads(different.stdout)["ok"] is False
     assert "NondeterminismError" in json.loads(different.stdout)["divergence"]
