@@ -4,12 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 from pydantic_ai.capabilities import AbstractCapability
-from pydantic_ai.capabilities.abstract import WrapRunHandler
 from pydantic_ai.durable_exec.temporal import TemporalDurability
-from pydantic_ai.exceptions import ModelRequestRejectedError, UserError
-from pydantic_ai.run import AgentRunResult
+from pydantic_ai.exceptions import ModelRequestRejectedError
 from pydantic_ai.tools import RunContext
 from temporalio import workflow
+from temporalio.exceptions import ApplicationError
 from temporalio.workflow import ActivityConfig
 
 from workflows import policies
@@ -36,13 +35,11 @@ class StableTemporalDurability(TemporalDurability[Any]):
             return None
         return f"{workflow.info().original_execution_run_id}:{workflow.uuid4()}"
 
-    async def wrap_run(
-        self, ctx: RunContext[Any], *, handler: WrapRunHandler
-    ) -> AgentRunResult[Any]:
-        """Refuse, in a workflow, deps that a factory would have to make out of something else.
+    async def for_run(self, ctx: RunContext[Any]) -> AbstractCapability[Any]:
+        """Refuse, in a workflow, deps that are not a reference to what the factory takes.
 
         Raises:
-            UserError: they are live objects, which cannot travel to an activity.
+            ApplicationError: type `InvalidDepsError`. Not retryable.
         """
         is_reference = isinstance(ctx.deps, DepsReference)
         if self.in_durable_context and self.deps_factory is not None and not is_reference:
@@ -51,8 +48,8 @@ class StableTemporalDurability(TemporalDurability[Any]):
                 "workflow agent_run; a workflow of your own cannot hand it deps. Start agent_run, "
                 "or make the agent without a factory and pass small deps, such as an id"
             )
-            raise UserError(message)
-        return await super().wrap_run(ctx, handler=handler)
+            raise ApplicationError(message, type="InvalidDepsError", non_retryable=True)
+        return await super().for_run(ctx)
 
 
 def durable(
@@ -70,7 +67,7 @@ def durable(
             have to be. Only a reference travels. Without it deps are copied into every activity.
 
     Raises:
-        ValueError: the factory's parameter has no annotation, or more than one `StepPersistence`, or
+        ValueError: the factory has no annotation, or more than one `StepPersistence`, or
             a second durability, is among the capabilities.
     """
     recorders = [each for each in capabilities if isinstance(each, StepPersistence)]

@@ -1,7 +1,9 @@
 """Deps by reference: a factory on the worker makes them of the run's input."""
 
 import asyncio
+from collections.abc import Awaitable
 from dataclasses import dataclass
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -10,10 +12,20 @@ from pydantic_ai import Agent, RunContext
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from temporalio.api.enums.v1 import EventType
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowFailureError
+from temporalio.exceptions import ApplicationError
 
+from activities.boundaries import CommitBoundariesRequest
 from stores.memory import InMemoryStepStore
+from stores.operations import SaveSnapshot
+from tests.helpers.user_workflows import (
+    USER_WORKFLOWS,
+    ScriptedRun,
+    ScriptedRunsInput,
+    ScriptedRunsWorkflow,
+)
 from tests.helpers.workers import replay, running_worker
+from tests.integration.conftest import WITHIN
 from workflows.agent_run import AgentRunWorkflow
 from workflows.agent_run_models import AgentRunInput
 from workflows.durable import durable
@@ -22,6 +34,8 @@ pytestmark = pytest.mark.integration
 
 CALLS = 20
 LARGE = "x" * 200_000
+SMALL_BYTES = 4096
+"""Of an activity's input; of a group of operations for each of them."""
 
 
 class Customer(BaseModel):
@@ -66,15 +80,19 @@ async def look_up(ctx: RunContext[Session]) -> str:
 async def test_20_parallel_calls_with_200_kb_of_deps_carry_references(
     temporal: Client, memory: InMemoryStepStore, task_queue: str
 ) -> None:
-    async with running_worker(temporal, memory, [AGENT], task_queue):
+    options: dict[str, Any] = {"boundary_mode": "regular", "hop_after_requests": 1}
+    async with running_worker(temporal, memory, [AGENT], task_queue, **options):
+        deps = {"name": "Ada", "notes": LARGE}
         handle = await temporal.start_workflow(
             AgentRunWorkflow.run,
-            AgentRunInput(agent="with-session", prompt="all", deps={"name": "Ada", "notes": LARGE}),
+            AgentRunInput(agent="with-session", prompt="all", deps=deps),
             id=f"deps-{uuid4().hex}",
             task_queue=task_queue,
         )
         await handle.result()
-        history = await replay(handle, [AGENT])
+        first = temporal.get_workflow_handle(handle.id, run_id=handle.first_execution_run_id)
+        history = await replay(first, [AGENT])
+        await replay(handle, [AGENT])
     latest = await memory.latest_snapshot(run_id=handle.id)
     assert latest is not None
     (results,) = [m for m in latest.messages if isinstance(m, ModelRequest) and len(m.parts) > 1]
@@ -84,16 +102,53 @@ async def test_20_parallel_calls_with_200_kb_of_deps_carry_references(
         for event in history.events
         if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED
     ]
-    tools = [each for each in scheduled if each.activity_type.name.endswith("call_tool")]
-    assert len(tools) == CALLS
-    inputs = {each.activity_id: sum(len(p.data) for p in each.input.payloads) for each in scheduled}
-    assert max(inputs[each.activity_id] for each in tools) < 4096, inputs
-    markers = [
-        len(payload.data)
-        for event in history.events
-        if event.event_type == EventType.EVENT_TYPE_MARKER_RECORDED
-        for payloads in event.marker_recorded_event_attributes.details.values()
-        for payload in payloads.payloads
-    ]
-    assert max(markers) < 4096
-    assert sum(event.ByteSize() for event in history.events) < 200_000 * 2
+    assert sum(each.activity_type.name.endswith("call_tool") for each in scheduled) == CALLS
+    for each in scheduled:
+        name = each.activity_type.name
+        size_bytes = sum(len(payload.data) for payload in each.input.payloads)
+        if name == "commit_boundaries":
+            (group,) = await temporal.data_converter.decode(
+                each.input.payloads, [CommitBoundariesRequest]
+            )
+            kept = tuple(one for one in group.operations if not isinstance(one, SaveSnapshot))
+            size_bytes = len(group.model_copy(update={"operations": kept}).model_dump_json())
+            size_bytes //= max(len(kept), 1)
+        assert name == "save_snapshot" or size_bytes < SMALL_BYTES, (name, size_bytes)
+    # The input of the workflow, and its copy for the execution that it goes on in.
+    assert sum(event.ByteSize() for event in history.events) < 3 * len(LARGE)
+
+
+async def test_deps_that_a_factory_cannot_take_fail_the_run(
+    temporal: Client, memory: InMemoryStepStore, task_queue: str
+) -> None:
+    async with running_worker(temporal, memory, [AGENT], task_queue, workflows=USER_WORKFLOWS):
+        starting = temporal.execute_workflow(
+            AgentRunWorkflow.run,
+            AgentRunInput(agent="with-session", prompt="all", deps={"name": 7}),
+            id=f"deps-{uuid4().hex}",
+            task_queue=task_queue,
+        )
+        error = await failure_of(starting)
+        own = temporal.execute_workflow(
+            ScriptedRunsWorkflow.run,
+            ScriptedRunsInput(runs=[ScriptedRun(prompt="all", agent="with-session")]),
+            id=f"deps-{uuid4().hex}",
+            task_queue=task_queue,
+        )
+        elsewhere = await failure_of(own)
+    assert (error.type, elsewhere.type) == ("InvalidDepsError", "InvalidDepsError")
+    assert "name: " in str(error)
+    assert "agent_run" in str(elsewhere)
+    assert not await memory.list_runs()
+
+
+async def failure_of(running: Awaitable[Any]) -> ApplicationError:
+    with pytest.raises(WorkflowFailureError) as caught:
+        await asyncio.wait_for(running, WITHIN.total_seconds())
+    assert isinstance(caught.value.cause, ApplicationError)
+    return caught.value.cause
+
+
+async def test_outside_a_workflow_deps_are_what_the_caller_passes() -> None:
+    result = await AGENT.run("all", deps=await open_session(Customer(name="Eve")))
+    assert result.output == "done"
