@@ -6,6 +6,7 @@ from typing import Any
 from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityConfig
 
+from tests.helpers.greeter import GREETER
 from tests.helpers.script import Call, make_agent, script
 from tests.helpers.user_agents import SCRIPT_IN_PRODUCTION
 from workflows.delegates import delegate
@@ -42,6 +43,7 @@ AGENTS = [SCRIPT, LEAD, HEAD, MIRROR]
 IN_PRODUCTION = [
     SCRIPT_IN_PRODUCTION,
     make_agent("lead", tools=[delegate("script", description=ANYTHING)]),
+    GREETER,
 ]
 """With the timeouts and retries that agents have by default."""
 

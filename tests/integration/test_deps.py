@@ -2,15 +2,10 @@
 
 import asyncio
 from collections.abc import Awaitable
-from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from pydantic import BaseModel
-from pydantic_ai import Agent, RunContext
-from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart, ToolCallPart
-from pydantic_ai.models.function import AgentInfo, FunctionModel
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
@@ -18,6 +13,8 @@ from temporalio.exceptions import ApplicationError
 from activities.boundaries import CommitBoundariesRequest
 from stores.memory import InMemoryStepStore
 from stores.operations import SaveSnapshot
+from tests.helpers.greeter import GREETER, Customer, open_session
+from tests.helpers.script import Call, script
 from tests.helpers.user_workflows import (
     USER_WORKFLOWS,
     ScriptedRun,
@@ -28,75 +25,43 @@ from tests.helpers.workers import replay, running_worker
 from tests.integration.conftest import WITHIN
 from workflows.agent_run import AgentRunWorkflow
 from workflows.agent_run_models import AgentRunInput
-from workflows.durable import durable
 
 pytestmark = pytest.mark.integration
 
 CALLS = 20
 LARGE = "x" * 200_000
+STEP: list[Call] = [("greet", {})] * CALLS
+PROMPT = script([STEP])
+
 SMALL_BYTES = 4096
 """Of an activity's input; of a group of operations for each of them."""
-
-
-class Customer(BaseModel):
-    name: str
-    notes: str = ""
-
-
-@dataclass
-class Session:
-    """A live object that no payload could hold."""
-
-    customer: Customer
-    lock: asyncio.Lock
-
-
-async def open_session(customer: Customer) -> Session:
-    return Session(customer, asyncio.Lock())
-
-
-def call_all(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
-    if any(isinstance(message, ModelResponse) for message in messages):
-        return ModelResponse(parts=[TextPart("done")])
-    return ModelResponse(
-        parts=[ToolCallPart("look_up", {}, tool_call_id=f"call-{each}") for each in range(CALLS)]
-    )
-
-
-AGENT = Agent(
-    FunctionModel(call_all),
-    name="with-session",
-    deps_type=Session,
-    capabilities=[*durable(deps_factory=open_session)],
-)
-
-
-@AGENT.tool(metadata={"effect": "read"})
-async def look_up(ctx: RunContext[Session]) -> str:
-    async with ctx.deps.lock:
-        return f"{ctx.deps.customer.name}, {len(ctx.deps.customer.notes)}"
 
 
 async def test_20_parallel_calls_with_200_kb_of_deps_carry_references(
     temporal: Client, memory: InMemoryStepStore, task_queue: str
 ) -> None:
     options: dict[str, Any] = {"boundary_mode": "regular", "hop_after_requests": 1}
-    async with running_worker(temporal, memory, [AGENT], task_queue, **options):
+    async with running_worker(temporal, memory, [GREETER], task_queue, **options):
         deps = {"name": "Ada", "notes": LARGE}
         handle = await temporal.start_workflow(
             AgentRunWorkflow.run,
-            AgentRunInput(agent="with-session", prompt="all", deps=deps),
+            AgentRunInput(agent="greeter", prompt=PROMPT, deps=deps),
             id=f"deps-{uuid4().hex}",
             task_queue=task_queue,
         )
         await handle.result()
         first = temporal.get_workflow_handle(handle.id, run_id=handle.first_execution_run_id)
-        history = await replay(first, [AGENT])
-        await replay(handle, [AGENT])
+        history = await replay(first, [GREETER])
+        await replay(handle, [GREETER])
     latest = await memory.latest_snapshot(run_id=handle.id)
     assert latest is not None
-    (results,) = [m for m in latest.messages if isinstance(m, ModelRequest) and len(m.parts) > 1]
-    assert {str(part.content) for part in results.parts} == {"Ada, 200000"}
+    returned = [
+        str(part.content)
+        for message in latest.messages
+        for part in message.parts
+        if part.part_kind == "tool-return"
+    ]
+    assert returned == ["Ada, 200000"] * CALLS
     scheduled = [
         event.activity_task_scheduled_event_attributes
         for event in history.events
@@ -121,17 +86,17 @@ async def test_20_parallel_calls_with_200_kb_of_deps_carry_references(
 async def test_deps_that_a_factory_cannot_take_fail_the_run(
     temporal: Client, memory: InMemoryStepStore, task_queue: str
 ) -> None:
-    async with running_worker(temporal, memory, [AGENT], task_queue, workflows=USER_WORKFLOWS):
+    async with running_worker(temporal, memory, [GREETER], task_queue, workflows=USER_WORKFLOWS):
         starting = temporal.execute_workflow(
             AgentRunWorkflow.run,
-            AgentRunInput(agent="with-session", prompt="all", deps={"name": 7}),
+            AgentRunInput(agent="greeter", prompt=PROMPT, deps={"name": 7}),
             id=f"deps-{uuid4().hex}",
             task_queue=task_queue,
         )
         error = await failure_of(starting)
         own = temporal.execute_workflow(
             ScriptedRunsWorkflow.run,
-            ScriptedRunsInput(runs=[ScriptedRun(prompt="all", agent="with-session")]),
+            ScriptedRunsInput(runs=[ScriptedRun(prompt=PROMPT, agent="greeter")]),
             id=f"deps-{uuid4().hex}",
             task_queue=task_queue,
         )
@@ -150,5 +115,5 @@ async def failure_of(running: Awaitable[Any]) -> ApplicationError:
 
 
 async def test_outside_a_workflow_deps_are_what_the_caller_passes() -> None:
-    result = await AGENT.run("all", deps=await open_session(Customer(name="Eve")))
+    result = await GREETER.run(PROMPT, deps=await open_session(Customer(name="Eve")))
     assert result.output == "done"

@@ -8,6 +8,7 @@ never again: one that exists is left alone.
 import argparse
 import asyncio
 import json
+import os
 import re
 import socket
 import sys
@@ -15,7 +16,7 @@ import tempfile
 import tomllib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -200,6 +201,43 @@ async def parked(bench: Bench) -> WorkflowHandle[Any, Any]:
     return handle
 
 
+@asynccontextmanager
+async def hopping(bench: Bench) -> AsyncGenerator[Bench]:
+    """The same, with a worker whose runs hop every 2 model requests."""
+    update = {"task_queue": "hopping", "hop_after_requests": 2}
+    settings = bench.settings.model_copy(update=update)
+    with WorkerProcess(settings, log_path=Path(os.devnull)) as worker:
+        yield replace(bench, settings=settings, worker=worker)
+
+
+async def hop_left(bench: Bench) -> WorkflowHandle[Any, Any]:
+    """The first execution of a run, which it leaves."""
+    async with hopping(bench) as other:
+        handle = await other.start("hop_left", prompt=echo_steps(2))
+        await handle.result()
+    return bench.client.get_workflow_handle(handle.id, run_id=handle.first_execution_run_id)
+
+
+async def hop_taken(bench: Bench) -> WorkflowHandle[Any, Any]:
+    """An execution that a run comes to and leaves again; parallel calls on both sides."""
+    calls: list[Call] = [("echo", {"text": "a"}), ("echo", {"text": "b"})]
+    async with hopping(bench) as other:
+        handle = await other.start("hop_taken", prompt=script([calls] * 4))
+        await handle.result()
+    run = await bench.store.get_run(run_id=handle.id)
+    middle = run.branches[1].branch if run else None
+    return bench.client.get_workflow_handle(handle.id, run_id=middle)
+
+
+async def deps_by_reference(bench: Bench) -> WorkflowHandle[Any, Any]:
+    steps: list[list[Call]] = [[("greet", {}), ("greet", {})]]
+    handle = await bench.start(
+        "deps_by_reference", agent="greeter", prompt=script(steps), deps={"name": "Ada"}
+    )
+    await handle.result()
+    return handle
+
+
 async def ended(handle: WorkflowHandle[Any, Any]) -> None:
     try:
         await handle.result()
@@ -214,7 +252,7 @@ SCENARIOS: dict[str, Scenario] = {
     for each in (
         *(completed, parallel_tools, continued, failed, cancelled, recovered, fallback),
         *(delegating, delegated, delegating_failed, delegating_cancelled),
-        parked,
+        *(parked, hop_left, hop_taken, deps_by_reference),
     )
 }
 FAULTS = (

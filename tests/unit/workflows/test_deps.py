@@ -30,7 +30,17 @@ async def test_factory_gets_what_its_annotation_says(build: Any) -> None:
     assert one is not other
 
 
-@pytest.mark.parametrize("build", [lambda value: value, lambda: None])
+def bare(value) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+    pass
+
+
+def nothing() -> None: ...
+
+
+UNANNOTATED: list[Any] = [bare, nothing]
+
+
+@pytest.mark.parametrize("build", UNANNOTATED)
 def test_factory_without_an_annotated_parameter_is_refused(build: Any) -> None:
     with pytest.raises(ValueError, match="needs one parameter with an annotation"):
         durable(deps_factory=build)
