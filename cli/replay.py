@@ -88,18 +88,17 @@ async def _histories(settings: "Settings", run_id: str) -> "list[WorkflowHistory
             found.insert(0, await handle.fetch_history())
             started = found[0].events[0].workflow_execution_started_event_attributes
             execution_id = started.continued_execution_run_id
-        return found
     except RPCError as error:
         if error.status is not RPCStatusCode.NOT_FOUND:
             raise
-        if found:
-            return found
-        message = (
-            f"run {run_id!r} cannot be replayed: Temporal's namespace "
-            f"{settings.temporal_namespace!r} has no workflow of this id. A run inside another "
-            "workflow is replayed by that one's id; a history is gone after its retention time"
-        )
-        raise NotFoundError(message) from error
+    if found:
+        return found
+    message = (
+        f"run {run_id!r} cannot be replayed: Temporal's namespace "
+        f"{settings.temporal_namespace!r} has no workflow of this id. A run inside another "
+        "workflow is replayed by that one's id; a history is gone after its retention time"
+    )
+    raise NotFoundError(message)
 
 
 async def _agent_name(history: "WorkflowHistory") -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -12,6 +13,7 @@ from pydantic_ai.usage import RunUsage, UsageLimits
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError, CancelledError
 
+from stores.faulty import Fault, FaultPlan, with_faults
 from stores.memory import InMemoryStepStore
 from stores.mongo.steps import MongoStepStore
 from stores.protocols import StepStore
@@ -98,14 +100,18 @@ async def latest(store: StepStore, run_id: str) -> list[ModelMessage]:
 
 
 async def test_run_that_hops_every_5_steps_equals_one_that_never_does(
-    temporal: Client, mongo: MongoStepStore, task_queue: str
+    temporal: Client, mongo: MongoStepStore, task_queue: str, tmp_path: Path
 ) -> None:
     queues = [f"{task_queue}-plain", f"{task_queue}-hopping"]
     known = tuple(key.name for key in names.SEARCH_ATTRIBUTES)
+    # The save of step 5, after which the run hops, is refused a first time, as those before it.
+    away = [Fault(name=f"away-{n}", action="fail", holds="save_snapshot") for n in range(5)]
+    plan = FaultPlan(directory=tmp_path, faults=tuple(away))
+    hopping = with_faults(mongo, plan)
     async with (
         running_worker(temporal, mongo, AGENTS, queues[0], search_attributes=known),
         running_worker(
-            temporal, mongo, AGENTS, queues[1], search_attributes=known, hop_after_requests=5
+            temporal, hopping, AGENTS, queues[1], search_attributes=known, hop_after_requests=5
         ),
     ):
         handles = [await start(temporal, queue, principal="alice") for queue in queues]
@@ -114,6 +120,7 @@ async def test_run_that_hops_every_5_steps_equals_one_that_never_does(
         for branch in branches:
             await replay(temporal.get_workflow_handle(handles[1].id, run_id=branch), AGENTS)
         last = await handles[1].describe()
+    assert all(plan.has_fired(each.name) for each in away)
     assert outputs[0].usage == outputs[1].usage
     assert outputs[0].message_count == outputs[1].message_count
     trails = [await trail_of(mongo, handle.id) for handle in handles]
@@ -132,8 +139,10 @@ async def test_run_that_hops_every_5_steps_equals_one_that_never_does(
 
 
 async def test_tools_and_limits_see_one_run(
-    temporal: Client, memory: InMemoryStepStore, task_queue: str
+    temporal: Client, memory: InMemoryStepStore, task_queue: str, tmp_path: Path
 ) -> None:
+    retry: list[Call] = [("retry", {"path": str(tmp_path / "tries"), "times": 99})]
+    other: list[Call] = [("echo", {"text": "x"})]
     steps: list[list[Call]] = [[("where", {})] for _ in range(4)]
     async with running_worker(temporal, memory, AGENTS, task_queue, hop_after_requests=1):
         handle = await start(temporal, task_queue, prompt=script(steps))
@@ -145,6 +154,8 @@ async def test_tools_and_limits_see_one_run(
             usage_limits=UsageLimits(request_limit=3),
         )
         assert "UsageLimitExceeded" in str(await failure_of(limited))
+        retrying = await start(temporal, task_queue, prompt=script([retry, other] * 4))
+        assert "exceeded max retries count of 3" in str(await failure_of(retrying))
     said = [
         str(part.content)
         for message in await latest(memory, handle.id)
@@ -156,10 +167,27 @@ async def test_tools_and_limits_see_one_run(
     kinds = [each.kind for each in await memory.list_events(run_id=limited.id)]
     assert kinds.count("model_request_completed") == 3
     assert kinds[-1] == "run_failed"
+    assert len(await branches_of(memory, retrying.id)) == 4, "a hop after each other call"
+
+
+async def test_bounds_on_events_and_bytes_are_followed(
+    temporal: Client, memory: InMemoryStepStore, task_queue: str
+) -> None:
+    queues = {bound: f"{task_queue}-{bound}" for bound in ("events", "bytes")}
+    async with (
+        running_worker(temporal, memory, AGENTS, queues["events"], hop_after_events=100),
+        running_worker(temporal, memory, AGENTS, queues["bytes"], hop_after_bytes=100_000),
+    ):
+        events = await start(temporal, queues["events"], prompt=echo_steps(8))
+        size = await start(temporal, queues["bytes"], prompt=echo_steps(3, size=60_000))
+        await end(events)
+        await end(size)
+    assert len(await branches_of(memory, events.id)) == 2
+    assert len(await branches_of(memory, size.id)) == 4, "each request goes beyond the bound"
 
 
 async def test_open_retry_and_a_waiting_message_hold_up_the_hop(
-    temporal: Client, memory: InMemoryStepStore, task_queue: str, tmp_path: Any
+    temporal: Client, memory: InMemoryStepStore, task_queue: str, tmp_path: Path
 ) -> None:
     retry: list[Call] = [("retry", {"path": str(tmp_path / "tries"), "times": 2})]
     tries: list[list[Call]] = [retry, retry, retry, [("echo", {"text": "x"})]]
@@ -264,7 +292,7 @@ async def test_reset_of_a_hopping_run_leaves_one_live_path(
         for execution in (2, 0):
             chain = await branches_of(mongo, handle.id)
             base = temporal.get_workflow_handle(handle.id, run_id=chain[execution])
-            await end(await reset(temporal, base, task=5))
+            await end(await reset(temporal, base, task=-2))
             now = await trail_of(mongo, handle.id), await sequences_of(mongo, handle.id)
             assert now == undisturbed
             branches = await branches_of(mongo, handle.id)
