@@ -32,6 +32,9 @@ class Settings(BaseSettings):
     max_snapshots_per_run: int | None = Field(
         default=None, ge=1, description="snapshots that a run keeps; unset, all of them"
     )
+    stream_hours: float = Field(
+        default=24, gt=0, description="how long live text of runs that stream is kept"
+    )
     build_id: str = Field(
         default="perdure",
         min_length=1,
@@ -51,6 +54,11 @@ class Settings(BaseSettings):
     def graceful_shutdown(self) -> timedelta:
         """The grace period after SIGTERM."""
         return timedelta(seconds=self.graceful_shutdown_seconds)
+
+    @property
+    def stream_lifetime(self) -> timedelta:
+        """How long live text is kept."""
+        return timedelta(hours=self.stream_hours)
 
     @property
     def agent_paths(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import sys
 import tracemalloc
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from typing import Any
 
 from pydantic_ai import Agent
@@ -26,6 +27,7 @@ from activities.boundaries import BoundaryActivities
 from activities.heartbeat import HeartbeatInterceptor
 from activities.history import HistoryActivities
 from activities.reconciling import ReconcileActivities
+from activities.streaming import DEFAULT_LIFETIME
 from agents.registry import load_agents
 from client import DATA_CONVERTER, connect
 from sandbox import workflow_runner
@@ -41,6 +43,7 @@ from workflows.gate import ToolGateInterceptor
 from workflows.headers import LineageInterceptor
 from workflows.interceptor import JournalInterceptor
 from workflows.registry import WORKFLOWS
+from workflows.streaming import StreamInterceptor
 
 logger = logging.getLogger("perdure.worker")
 
@@ -52,10 +55,18 @@ _VISIBILITY_DEADLINE_SECONDS = 30
 """How long `init` waits until the server knows new search attributes."""
 
 
-def interceptors(store: StepStore | None = None) -> list[Interceptor]:
+def interceptors(
+    store: StepStore | None = None, *, stream_lifetime: timedelta = DEFAULT_LIFETIME
+) -> list[Interceptor]:
     """What worker and replayer put around workflows and activities; a replayer has no store."""
-    gate = [ToolGateInterceptor(store)] if store else []
-    return [JournalInterceptor(), HeartbeatInterceptor(), LineageInterceptor(store), *gate]
+    both: list[Interceptor] = [
+        JournalInterceptor(),
+        HeartbeatInterceptor(),
+        LineageInterceptor(store),
+    ]
+    if store is None:
+        return both
+    return [*both, ToolGateInterceptor(store), StreamInterceptor(store, lifetime=stream_lifetime)]
 
 
 def build_worker(
@@ -102,7 +113,7 @@ def build_worker(
             *activities,
         ],
         plugins=[AgentPlugin(agent) for agent in agents],
-        interceptors=interceptors(store),
+        interceptors=interceptors(store, stream_lifetime=settings.stream_lifetime),
         workflow_runner=workflow_runner(client.data_converter),
         max_cached_workflows=settings.max_cached_workflows,
         max_concurrent_workflow_tasks=settings.max_concurrent_workflow_tasks,

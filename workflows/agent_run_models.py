@@ -26,6 +26,8 @@ class AgentRunInput(SubmittedInput):
     A fork begins at the newest snapshot, or at the one of sequence `at_snapshot`, or at the newest
     of step `at_step`. Tool effects whose outcome nobody knows are crossed only with
     `accept_unresolved`.
+
+    With `stream` the model's text can be followed while it comes (`stores.following`).
     """
 
     agent: str
@@ -46,6 +48,7 @@ class AgentRunInput(SubmittedInput):
     at_snapshot: int | None = None
     at_step: int | None = None
     accept_unresolved: bool = False
+    stream: bool = False
 
     @field_validator(
         "conversation_id", "parent_run_id", "workspace_id", "continue_from", "fork_from"
