@@ -49,6 +49,9 @@ class StreamWriter:
         self._take = take
         self._lifetime = lifetime
         self._waiting: list[StreamItem] = []
+        self._flushed: tuple[StreamItem, ...] = ()
+        """What the newest flush holds, of which it is not known that it is written: it is repeated
+        as it was, since it may have come through."""
         self._backlog = 0
         self._written = 0
         self._news = asyncio.Event()
@@ -72,7 +75,7 @@ class StreamWriter:
 
     def restart(self) -> None:
         """Take back what was said so far in this take, if anything was: another model begins."""
-        if self._written + len(self._waiting) > 1:
+        if self._written + len(self._flushed) + len(self._waiting) > 1:
             self.write("restarted")
 
     def close(self, *, is_whole: bool) -> None:
@@ -92,10 +95,10 @@ class StreamWriter:
         while not self._is_lost:
             await self._news.wait()
             self._news.clear()
-            if self._waiting:
+            if self._flushed or self._waiting:
                 await self._write_out()
             if self._is_closed:
-                if not self._waiting:
+                if not (self._flushed or self._waiting):
                     return
                 give_up_at = give_up_at or loop.time() + LONGEST_DRAIN.total_seconds()
                 if loop.time() > give_up_at:
@@ -103,7 +106,9 @@ class StreamWriter:
             await asyncio.sleep(BETWEEN_FLUSHES.total_seconds())  # noqa: TID251 - an activity
 
     async def _write_out(self) -> None:
-        items = tuple(self._waiting)
+        if not self._flushed:
+            self._flushed, self._waiting = tuple(self._waiting), []
+        items = self._flushed
         chunk = StreamChunk(take=self._take, first=self._written, items=items)
         now = datetime.now(UTC)  # noqa: TID251 - activities are where the clock is read
         try:
@@ -111,11 +116,13 @@ class StreamWriter:
                 await self._store.append(chunk, expires_at=now + self._lifetime)
         except Exception as error:  # noqa: BLE001 - no failure of the stream is one of the run
             logger.debug("A flush of run %r failed: %s", self._take.run_id, type(error).__name__)
-            self._news.set()  # the same items again, with those that come meanwhile
+            self._news.set()
             return
+        self._flushed = ()
         self._written += len(items)
         self._backlog -= sum(len(item.text) for item in items)
-        del self._waiting[: len(items)]
+        if self._waiting:
+            self._news.set()
 
     def _lose(self, reason: str) -> None:
         """Write no more: a reader must not see text behind a gap."""
