@@ -192,19 +192,22 @@ class _Follower:
                 self._is_unsure = False
 
     async def _look(self) -> AsyncGenerator[tuple[StreamOffset, StreamEvent]]:
-        run = await self._store.get_run(run_id=self._run_id)
+        run, rows = await self._read()
         if run is None:
             return
-        await self._place(run)
-        if self._is_taken_back(run):
+        if not self._is_placed:
+            self._place(run, rows)
+            run, rows = await self._read()
+        if run is not None and self._is_taken_back(run):
             self._after, self._is_unsure = None, False
             self._begin(-1)
             yield self._event(StreamOffset(sequence=-1), "reset")
+            run, rows = await self._read()
         self.patience = LONGEST_WAIT
-        for row in await self._store.list_events(run_id=self._run_id, after=self._sequence):
+        for row in rows:
             async for told in self._say():
                 yield told
-            if run.ended_at is None and self._may_say_more(row):
+            if (run is None or run.ended_at is None) and self._may_say_more(row):
                 return
             self._request = None
             async for told in self._tell(row):
@@ -213,14 +216,19 @@ class _Follower:
         async for told in self._say():
             yield told
 
-    async def _place(self, run: RunRecord) -> None:
+    async def _read(self) -> tuple[RunRecord | None, list[StepEvent]]:
+        """The run, and its rows behind those that were gone through.
+
+        The run is the newer of the two, so that no row behind a reset is taken for the next one.
+        """
+        rows = await self._store.list_events(run_id=self._run_id, after=self._sequence)
+        return await self._store.get_run(run_id=self._run_id), rows
+
+    def _place(self, run: RunRecord, rows: list[StepEvent]) -> None:
         """Begin at the last request up to the reader's offset: its text is built up from there."""
-        if self._is_placed:
-            return
         after, self._is_placed = self._after, True
         if after is None or after.sequence < 0:
             return
-        rows = await self._store.list_events(run_id=self._run_id)
         requests = [
             row.sequence
             for row in rows

@@ -200,6 +200,12 @@ async def parked(bench: Bench) -> WorkflowHandle[Any, Any]:
     return handle
 
 
+async def streamed(bench: Bench) -> WorkflowHandle[Any, Any]:
+    handle = await bench.start("streamed", prompt=echo_steps(1), stream=True)
+    await handle.result()
+    return handle
+
+
 async def ended(handle: WorkflowHandle[Any, Any]) -> None:
     try:
         await handle.result()
@@ -214,7 +220,7 @@ SCENARIOS: dict[str, Scenario] = {
     for each in (
         *(completed, parallel_tools, continued, failed, cancelled, recovered, fallback),
         *(delegating, delegated, delegating_failed, delegating_cancelled),
-        parked,
+        *(parked, streamed),
     )
 }
 FAULTS = (
