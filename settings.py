@@ -50,6 +50,9 @@ class Settings(BaseSettings):
         ge=1,
         description="likewise, when it has made this many model requests; unset, they do not count",
     )
+    stream_hours: float = Field(
+        default=24, gt=0, description="how long live text of runs that stream is kept"
+    )
     build_id: str = Field(
         default="perdure",
         min_length=1,
@@ -69,6 +72,11 @@ class Settings(BaseSettings):
     def graceful_shutdown(self) -> timedelta:
         """The grace period after SIGTERM."""
         return timedelta(seconds=self.graceful_shutdown_seconds)
+
+    @property
+    def stream_lifetime(self) -> timedelta:
+        """How long live text is kept."""
+        return timedelta(hours=self.stream_hours)
 
     @property
     def agent_paths(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import sys
 import tracemalloc
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from typing import Any
 
 from pydantic_ai import Agent
@@ -26,6 +27,7 @@ from activities.boundaries import BoundaryActivities, HopBounds
 from activities.heartbeat import HeartbeatInterceptor
 from activities.history import HistoryActivities
 from activities.reconciling import ReconcileActivities
+from activities.streaming import DEFAULT_LIFETIME
 from agents.registry import load_agents
 from client import DATA_CONVERTER, connect
 from sandbox import workflow_runner
@@ -43,6 +45,7 @@ from workflows.gate import ToolGateInterceptor
 from workflows.headers import LineageInterceptor
 from workflows.interceptor import JournalInterceptor
 from workflows.registry import WORKFLOWS
+from workflows.streaming import StreamInterceptor
 
 logger = logging.getLogger("perdure.worker")
 
@@ -54,19 +57,23 @@ _VISIBILITY_DEADLINE_SECONDS = 30
 """How long `init` waits until the server knows new search attributes."""
 
 
-def interceptors(store: StepStore | None = None) -> list[Interceptor]:
+def interceptors(
+    store: StepStore | None = None, *, stream_lifetime: timedelta = DEFAULT_LIFETIME
+) -> list[Interceptor]:
     """What worker and replayer put around workflows and activities; a replayer has no store."""
-    # Deps are made before the gate: a factory that fails leaves a call that nobody has begun.
-    around_activities = (
-        [DepsInterceptor(find_deps_factory, AgentRunInput), ToolGateInterceptor(store)]
-        if store
-        else []
-    )
-    return [
+    both: list[Interceptor] = [
         JournalInterceptor(),
         HeartbeatInterceptor(),
         LineageInterceptor(store),
-        *around_activities,
+    ]
+    if store is None:
+        return both
+    return [
+        *both,
+        # Deps are made before the gate: a factory that fails leaves a call that nobody has begun.
+        DepsInterceptor(find_deps_factory, AgentRunInput),
+        ToolGateInterceptor(store),
+        StreamInterceptor(store, lifetime=stream_lifetime),
     ]
 
 
@@ -121,7 +128,7 @@ def build_worker(
             *activities,
         ],
         plugins=[AgentPlugin(agent) for agent in agents],
-        interceptors=interceptors(store),
+        interceptors=interceptors(store, stream_lifetime=settings.stream_lifetime),
         workflow_runner=workflow_runner(client.data_converter),
         max_cached_workflows=settings.max_cached_workflows,
         max_concurrent_workflow_tasks=settings.max_concurrent_workflow_tasks,

@@ -20,6 +20,7 @@ from benchmarks.runs import measure_runs
 from benchmarks.seconds import measure_seconds
 from benchmarks.snapshots import measure_snapshots
 from benchmarks.storage import measure_storage
+from benchmarks.streaming import measure_streaming
 from benchmarks.throughput import measure_throughput
 from cli.failures import CommandError, ExitCode
 from cli.output import note
@@ -35,6 +36,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Awaitable[Sequence[Figure]]]] = {
     "runs": measure_runs,
     "documents": measure_documents,
     "hops": measure_hops,
+    "streaming": measure_streaming,
 }
 
 

@@ -18,6 +18,7 @@ from cli.demo import demo_command
 from cli.dev import dev_command
 from cli.difference import diff_command
 from cli.failures import CommandError, ExitCode
+from cli.following import follow_command
 from cli.importing import import_harness_command
 from cli.inspection import show_command
 from cli.ledger import effects_command, unresolved_command
@@ -37,6 +38,7 @@ from cli.tree import tree_command
 from stores.errors import (
     InvalidCursorError,
     InvalidIdentifierError,
+    InvalidOffsetError,
     StoreError,
     StoreUnavailableError,
 )
@@ -45,6 +47,7 @@ EXIT_CODES: tuple[tuple[type[Exception], ExitCode], ...] = (
     (StoreUnavailableError, ExitCode.UNREACHABLE),
     (InvalidIdentifierError, ExitCode.WRONG_USAGE),
     (InvalidCursorError, ExitCode.WRONG_USAGE),
+    (InvalidOffsetError, ExitCode.WRONG_USAGE),
     (StoreError, ExitCode.FAILED),
     (LocalServerError, ExitCode.FAILED),
 )
@@ -119,6 +122,7 @@ _add("demo", demo_command, "perdure demo")
 _add("init", init_command, "perdure init --dry-run")
 _add("doctor", doctor_command, "perdure doctor")
 _add("run", run_command, "perdure run scripted 'Pack my bag' --conversation-id trip-1")
+_add("follow", follow_command, "perdure follow scripted-20260101-120000-3fa9c1")
 _add("continue", continue_command, "perdure continue scripted-20260101-120000-3fa9c1 'And two'")
 _add("fork", fork_command, "perdure fork scripted-20260101-120000-3fa9c1 --at-step 2 --dry-run")
 _add("runs", runs_command, "perdure runs --agent scripted --state failed --limit 20")

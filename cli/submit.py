@@ -61,6 +61,9 @@ def run_command(
     model: Annotated[
         str | None, typer.Option(help="pydantic-ai model in place of the agent's own.")
     ] = None,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Have `perdure follow` show text while it comes.")
+    ] = False,
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Wait for the output, or print the id alone.")
     ] = True,
@@ -86,6 +89,7 @@ def run_command(
         metadata=_metadata(metadata or []),
         deps=parsed_deps(deps),
         model=model,
+        stream=stream,
         workspace_id=workspace,
     )
     submission = Submission(

@@ -145,5 +145,36 @@ class MessageTooLargeError(StoreError):
         )
 
 
+class RunNotFoundError(StoreError, LookupError):
+    """A workspace has no run of that id; the answer is the same when another workspace has one."""
+
+    def __init__(self, run_id: str, workspace_id: str) -> None:
+        self.run_id = run_id
+        self.workspace_id = workspace_id
+        super().__init__(run_id, workspace_id)
+
+    def __str__(self) -> str:
+        """What was tried, on which id, what was found, what to do."""
+        return (
+            f"workspace {self.workspace_id!r} has no run {self.run_id!r}; check the id, or wait "
+            "until its worker has registered it"
+        )
+
+
+class InvalidOffsetError(StoreError, ValueError):
+    """An offset was not given by a stream of this run."""
+
+    def __init__(self, offset: str) -> None:
+        self.offset = offset
+        super().__init__(offset)
+
+    def __str__(self) -> str:
+        """What was tried, on which id, what was found, what to do."""
+        return (
+            f"{self.offset[:80]!r} is no offset of a stream; pass the offset of an event that was "
+            "read, or none to begin at the start"
+        )
+
+
 class InvalidCursorError(StoreError, ValueError):
     """A page cursor was not made by an earlier page of this listing."""

@@ -20,6 +20,7 @@ from stores.commits import Commit
 from stores.errors import StoreUnavailableError
 from stores.operations import AppendEvent, Write
 from stores.protocols import StepStore
+from stores.streaming import StreamStore
 
 _LOOK_SECONDS = 0.01
 """Between two looks for the file that a `wait` waits for."""
@@ -33,7 +34,7 @@ class Fault(BaseModel):
         action: `delay` by `seconds`; `fail` as if MongoDB were away; `kill` this process with
             SIGKILL; `wait` until the file `until` exists, without one for ever.
         when: `before` the call is made, or `after` it was done and before its caller hears of it.
-        method: the store's method, or its attempts': `enter`, `leave`.
+        method: the store's method, its attempts' (`enter`, `leave`), or its streams' (`append`).
         run_id: only a commit that holds an operation of this run.
         holds: only a commit that holds such a boundary (`register_run`) or event (`run_completed`).
         outlives_caller: the call goes on, fault and all, when its caller is cancelled by a timeout:
@@ -136,6 +137,10 @@ class _FaultyStepStore:
     @property
     def attempts(self) -> AttemptStore:
         return cast("AttemptStore", _FaultyStepStore(self._store.attempts, self._plan))
+
+    @property
+    def streams(self) -> StreamStore:
+        return cast("StreamStore", _FaultyStepStore(self._store.streams, self._plan))
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the store has
         attribute = getattr(self._store, name)

@@ -20,6 +20,7 @@ from stores.errors import DamagedSnapshotError, StoreConfigurationError
 from stores.histories import MessageLog, Range, history_of, positions_in
 from stores.identifiers import check_identifier
 from stores.memory_attempts import Gates, InMemoryAttempts
+from stores.memory_streaming import InMemoryStreams
 from stores.paging import (
     DEFAULT_PAGE_SIZE,
     RunCursor,
@@ -167,6 +168,11 @@ class LocalStepStore(SingleWrites, ABC):
         return InMemoryAttempts(self._gates, workspace_id=self._workspace_id)
 
     @property
+    def streams(self) -> InMemoryStreams:
+        """Empty: nothing streams outside a worker."""
+        return InMemoryStreams({}, workspace_id=self._workspace_id)
+
+    @property
     def workspace_id(self) -> str:
         """See `StepStore.workspace_id`."""
         return self._workspace_id
@@ -309,12 +315,12 @@ class LocalStepStore(SingleWrites, ABC):
 
     # Events, snapshots, effects
 
-    async def list_events(self, *, run_id: str) -> list[StepEvent]:
+    async def list_events(self, *, run_id: str, after: int = -1) -> list[StepEvent]:
         """See `StepStore.list_events`."""
 
         def read(rows: LocalRows) -> list[StepEvent]:
             run = rows.find_run(run_id)
-            return [event_record(row, run) for row in rows.events(run_id)]
+            return [event_record(row, run) for row in rows.events(run_id) if row.sequence > after]
 
         return await self._read(run_id, read)
 

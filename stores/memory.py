@@ -21,6 +21,7 @@ from stores.errors import DamagedSnapshotError
 from stores.histories import MessageChanges, MessageLog, history_of, positions_in
 from stores.identifiers import DEFAULT_WORKSPACE, check_identifier
 from stores.memory_attempts import Gates, InMemoryAttempts
+from stores.memory_streaming import Chunks, InMemoryStreams
 from stores.paging import DEFAULT_PAGE_SIZE, check_page_size, decode_cursor, given, page_of
 from stores.planning import CommitPlan, CommitPlanner, Existing
 from stores.preparing import PreparedCommit, prepare
@@ -75,11 +76,17 @@ class InMemoryStepStore(SingleWrites):
         self._bound = check_bound(max_snapshots_per_run)
         self._tables = Tables()
         self._gates: Gates = {}
+        self._chunks: Chunks = {}
 
     @property
     def attempts(self) -> InMemoryAttempts:
         """The attempts of tool calls in this workspace."""
         return InMemoryAttempts(self._gates, workspace_id=self._workspace_id)
+
+    @property
+    def streams(self) -> InMemoryStreams:
+        """The live text of this workspace's runs."""
+        return InMemoryStreams(self._chunks, workspace_id=self._workspace_id)
 
     @property
     def workspace_id(self) -> str:
@@ -91,6 +98,7 @@ class InMemoryStepStore(SingleWrites):
         store = InMemoryStepStore(workspace_id=workspace_id, max_snapshots_per_run=self._bound)
         store._tables = self._tables
         store._gates = self._gates
+        store._chunks = self._chunks
         return store
 
     async def initialise(self) -> list[str]:
@@ -332,11 +340,11 @@ class InMemoryStepStore(SingleWrites):
             runs = [run for run in runs if (run.started_at, run.run_id) < last]
         return page_of(runs, limit=check_page_size(limit), filters=filters)
 
-    async def list_events(self, *, run_id: str) -> list[StepEvent]:
+    async def list_events(self, *, run_id: str, after: int = -1) -> list[StepEvent]:
         """See `StepStore.list_events`."""
         run = self._run(run_id)
         events = live(self._tables.events.of_run(self._workspace_id, run_id))
-        return [event_record(event, run) for event in events]
+        return [event_record(event, run) for event in events if event.sequence > after]
 
     def _snapshots(self, run_id: str) -> list[SnapshotRow]:
         return live(self._tables.snapshots.of_run(self._workspace_id, run_id))

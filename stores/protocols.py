@@ -13,6 +13,7 @@ from stores.records import (
     StepEvent,
     ToolEffectRecord,
 )
+from stores.streaming import StreamStore
 
 
 class StepStore(Protocol):
@@ -34,6 +35,11 @@ class StepStore(Protocol):
     @property
     def attempts(self) -> AttemptStore:
         """The attempts of tool calls in this workspace, which a worker's activities record."""
+        ...
+
+    @property
+    def streams(self) -> StreamStore:
+        """The live text of this workspace's runs."""
         ...
 
     def for_workspace(self, workspace_id: str) -> "StepStore":
@@ -142,8 +148,8 @@ class StepStore(Protocol):
         """
         ...
 
-    async def list_events(self, *, run_id: str) -> list[StepEvent]:
-        """The run's events in order; empty when there are none."""
+    async def list_events(self, *, run_id: str, after: int = -1) -> list[StepEvent]:
+        """The run's events in order, those behind sequence `after`; empty when there are none."""
         ...
 
     async def save_snapshot(self, snapshot: ContinuableSnapshot) -> None:

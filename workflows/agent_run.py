@@ -106,6 +106,7 @@ class AgentRunWorkflow:
                 principal=request.principal,
                 metadata=request.metadata,
                 origin=beginning.origin,
+                stream=request.stream,
             )
         )
         delegation_depth.set(request.delegation_depth)

@@ -30,6 +30,7 @@ class AgentRunInput(SubmittedInput):
 
     `hop` is what the run hands on to itself when it continues as new; the prompt is then in its
     history. A workflow that nothing continues is refused one.
+    With `stream` the model's text can be followed while it comes (`stores.following`).
     """
 
     agent: str
@@ -51,6 +52,7 @@ class AgentRunInput(SubmittedInput):
     at_step: int | None = None
     accept_unresolved: bool = False
     hop: HopState | None = None
+    stream: bool = False
 
     @field_validator(
         "conversation_id", "parent_run_id", "workspace_id", "continue_from", "fork_from"

@@ -36,6 +36,7 @@ from workflows.lineage import (
     current_scope,
     entered,
     inherited_lineage,
+    is_model_activity,
     is_tool_activity,
     lineage_in,
 )
@@ -106,7 +107,13 @@ def _tell_activity(input: StartActivityInput | StartLocalActivityInput) -> None:
     if input.activity in BOUNDARIES:
         return
     scope = current_scope.get()
-    _tell(input, scope.for_next_activity() if scope else _outside_runs())
+    if scope is None:
+        lineage = _outside_runs()
+    elif is_model_activity(input.activity):
+        lineage = scope.for_next_request()
+    else:
+        lineage = scope.for_next_activity()
+    _tell(input, lineage)
 
 
 def _follow(input: StartActivityInput, options: ActivityConfig) -> None:  # noqa: A002 - as above

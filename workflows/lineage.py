@@ -52,6 +52,10 @@ class Lineage(BaseModel):
     """How often somebody decided to run the call again."""
     activity_index: int = 0
     """Which of the call's activities; more than one where a tool runs in the workflow."""
+    request: int | None = None
+    """Of a model activity whose run streams: the sequence of its `model_request_started`."""
+    request_part: int = 0
+    """Which of the request's activities; more than one where a model pauses its turn."""
 
     @field_validator("workspace_id", "run_id", "conversation_id", "parent_run_id")
     @classmethod
@@ -159,6 +163,7 @@ class Scope:
             nothing tells a repeat from another call.
         recorder: of the call's run, when that run is in this process.
         options: of the activity that makes the call, where its effect policy says something.
+        request: sequence of the newest `model_request_started` of a run that streams.
     """
 
     lineage: Lineage
@@ -166,6 +171,8 @@ class Scope:
     attempt: ToolAttempt | None = None
     recorder: Annotator | None = None
     options: ActivityConfig = field(default_factory=ActivityConfig)
+    request: int | None = None
+    _request_parts: int = 0
     _delegate_count: int = 0
     _activity_count: int = 0
 
@@ -182,6 +189,18 @@ class Scope:
             return self.lineage
         self._activity_count += 1
         return self.lineage.model_copy(update={"activity_index": self._activity_count - 1})
+
+    def begin_request(self, sequence: int) -> None:
+        """Have the model activities that follow stream, as parts of this request."""
+        self.request, self._request_parts = sequence, 0
+
+    def for_next_request(self) -> Lineage:
+        """What the next model activity is told."""
+        if self.request is None:
+            return self.lineage
+        self._request_parts += 1
+        place = {"request": self.request, "request_part": self._request_parts - 1}
+        return self.lineage.model_copy(update=place)
 
     async def annotate(self, *, idempotency_key: str | None, effect_summary: str | None) -> None:
         """Add to the effect of the call that this code runs in."""
@@ -233,6 +252,11 @@ def scope_of(
 def is_tool_activity(activity_type: str) -> bool:
     """Whether this is an activity in which pydantic-ai calls a tool's function."""
     return activity_type.endswith("__call_tool")
+
+
+def is_model_activity(activity_type: str) -> bool:
+    """Whether this is an activity in which pydantic-ai asks a model."""
+    return activity_type.endswith("__model_request")
 
 
 @contextmanager

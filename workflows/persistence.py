@@ -20,7 +20,7 @@ from pydantic_ai.capabilities.abstract import (
     WrapToolExecuteHandler,
 )
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
-from pydantic_ai.models import ModelRequestContext
+from pydantic_ai.models import Model, ModelRequestContext
 from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import AgentDepsT, RunContext, ToolDefinition
 from pydantic_core import to_jsonable_python
@@ -43,12 +43,13 @@ from workflows.delegation import (
 from workflows.direct import DirectWriter, StaleAttemptError
 from workflows.hops import gone_on, hop_when_due
 from workflows.journal import journal_of_execution
-from workflows.lineage import Lineage, entered, scope_of
+from workflows.lineage import Lineage, current_scope, entered, scope_of
 from workflows.metadata import check_metadata
 from workflows.names import EFFECT_POLICIES_PATCH, STEP_PERSISTENCE
 from workflows.notices import SnapshotSaved, notice_of
 from workflows.pending import MissingToolsError, check_pending_calls
 from workflows.recorder import CANCELLED, Failure, RunRecorder
+from workflows.streaming import streamed
 from workflows.submission import RunOrigin, current_run_id, current_submission
 from workflows.tool_calls import ToolCalls
 from workflows.transcript import is_settled
@@ -86,6 +87,7 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
     _principal: str | None = field(default=None, init=False, repr=False, compare=False)
     _origin: RunOrigin = field(default_factory=RunOrigin, init=False, repr=False, compare=False)
     _is_gated: bool = field(default=False, init=False, repr=False, compare=False)
+    _is_streamed: bool = field(default=False, init=False, repr=False, compare=False)
     _agent_name: str | None = field(default=None, init=False, repr=False, compare=False)
     """Of the agent that runs, whatever name is recorded."""
     _recorder: RunRecorder | None = field(default=None, init=False, repr=False, compare=False)
@@ -170,6 +172,7 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
             run.parent_run_id = self.parent_run_id or submission.parent_run_id or outer_run_id()
             run._principal = submission.principal  # noqa: SLF001 - of this class
             run._origin = submission.origin  # noqa: SLF001 - of this class
+            run._is_streamed = submission.stream  # noqa: SLF001 - of this class
         else:
             run.run_id = self.run_id or self._derived_run_id(ctx)
             run.parent_run_id = self.parent_run_id or outer_run_id()
@@ -320,8 +323,15 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
         await hop_when_due(ctx, self.recorder, partial(self._save, ctx, ctx.messages))
         if self.capture_frontier:
             await self._save(ctx, ctx.messages)
-        await self.recorder.event("model_request_started", barrier=True)
+        sequence = await self.recorder.event("model_request_started", barrier=True)
+        scope = current_scope.get()
+        if self._is_streamed and scope is not None and sequence is not None:
+            scope.begin_request(sequence)
         return request_context
+
+    def get_wrapper_model(self, model: Model) -> Model | None:
+        """In the activity of a model request whose run streams, the model that tells of it."""
+        return streamed(model)
 
     async def after_model_request(
         self,

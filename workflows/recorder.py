@@ -178,8 +178,8 @@ class RunRecorder:
         usage: dict[str, Any] | None = None,
         run_state: RunState | None = None,
         barrier: bool = False,
-    ) -> None:
-        """Append an event at the call's step, or at the newest one."""
+    ) -> int | None:
+        """Append an event at the call's step, or at the newest one; return its sequence."""
         step_index = call.step_index if call else self.step_index
         call_index = call.call_index if call else None
         ordinal = self._ordinal(step_index, kind, call_index)
@@ -199,6 +199,7 @@ class RunRecorder:
             run_state=run_state,
         )
         await self.writer.record(operation, barrier=barrier)
+        return operation.sequence
 
     async def save(
         self,

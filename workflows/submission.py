@@ -22,6 +22,8 @@ class RunSubmission:
     principal: str | None = None
     metadata: dict[str, str] = field(default_factory=dict[str, str])
     origin: RunOrigin = field(default_factory=RunOrigin)
+    stream: bool = False
+    """Whether the run's model activities tell readers what the model says."""
 
 
 current_submission: ContextVar[RunSubmission | None] = ContextVar(

@@ -17,7 +17,7 @@ from stores.mongo.client import Database
 from stores.mongo.documents import Document
 from stores.mongo.failures import DUPLICATE_KEY
 
-_COMPARED = ("key", "partialFilterExpression", "unique")
+_COMPARED = ("key", "partialFilterExpression", "unique", "expireAfterSeconds")
 """What tells one index from another; the server adds options of its own."""
 
 _NAMESPACE_EXISTS = 48
@@ -36,11 +36,15 @@ class Index:
     fields: tuple[str, ...]
     only: Document = field(default_factory=lambda: dict(_LIVE))
     is_unique: bool = False
+    expires: bool = False
+    """Its one field is the time when the server removes a document."""
 
     @property
     def specification(self) -> Document:
         """The index as the server describes it."""
         options: Document = {"unique": True} if self.is_unique else {}
+        if self.expires:
+            options["expireAfterSeconds"] = 0
         keys = [(each, 1) for each in self.fields]
         return {"key": keys, "partialFilterExpression": self.only, **options}
 
@@ -195,6 +199,19 @@ INDEXES: tuple[Index, ...] = (
         fields=("run_id", "workspace_id"),
         only={"run_id": {"$exists": True}},
     ),
+    Index(
+        name="stream_chunks_order_v1",
+        collection="stream_chunks",
+        fields=("run_id", "request", "first"),
+        only={"run_id": {"$exists": True}},
+    ),
+    Index(
+        name="stream_chunks_expiry_v1",
+        collection="stream_chunks",
+        fields=("expires_at",),
+        only={"expires_at": {"$exists": True}},
+        expires=True,
+    ),
 )
 """All indexes besides `_id`, which serves `commit_heads` and `messages` alone."""
 
@@ -205,6 +222,7 @@ COLLECTIONS: tuple[str, ...] = (
     "positions",
     "runs",
     "snapshots",
+    "stream_chunks",
     "tool_attempts",
     "tool_effects",
 )
@@ -254,7 +272,7 @@ async def _found_in(database: Database, collection: str) -> dict[str, Document]:
     """The collection's indexes by name, each as `Index.specification` describes one."""
     information = await database[collection].index_information()
     return {
-        name: {option: found[option] for option in _COMPARED if found.get(option)}
+        name: {option: found[option] for option in _COMPARED if found.get(option) is not None}
         for name, found in information.items()
     }
 

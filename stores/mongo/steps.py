@@ -31,6 +31,7 @@ from stores.mongo.failures import store_errors
 from stores.mongo.indexes import check_indexes, create_indexes
 from stores.mongo.recent import RecentCommits
 from stores.mongo.server import check_server
+from stores.mongo.streaming import MongoStreams
 from stores.mongo.sweeping import Sweep, Sweeper, Tell
 from stores.mongo.transactions import Transaction
 from stores.paging import (
@@ -116,6 +117,11 @@ class MongoStepStore(SingleWrites):
     def attempts(self) -> MongoAttempts:
         """The attempts of tool calls in this workspace."""
         return MongoAttempts(self._connection, workspace_id=self._workspace_id)
+
+    @property
+    def streams(self) -> MongoStreams:
+        """The live text of this workspace's runs."""
+        return MongoStreams(self._connection, workspace_id=self._workspace_id)
 
     def for_workspace(self, workspace_id: str) -> "MongoStepStore":
         """See `StepStore.for_workspace`."""
@@ -287,11 +293,12 @@ class MongoStepStore(SingleWrites):
         )
         return page_of([run_row(each).record for each in found], limit=limit, filters=filters)
 
-    async def list_events(self, *, run_id: str) -> list[StepEvent]:
+    async def list_events(self, *, run_id: str, after: int = -1) -> list[StepEvent]:
         """See `StepStore.list_events`."""
+        later: Document = {} if after < 0 else {"sequence": {"$gt": after}}
         run, found = await asyncio.gather(
             self.get_run(run_id=run_id),
-            self._find("events", self._live_of(run_id), sort=OLDEST_FIRST),
+            self._find("events", {**self._live_of(run_id), **later}, sort=OLDEST_FIRST),
         )
         return [event_record(event_row(each), run) for each in found]
 

@@ -358,6 +358,35 @@ def test_unresolved_tells_what_is_in_flight_from_what_needs_a_decision(stage: St
     assert _id("stuck") in table.stdout
 
 
+def test_follow_tells_with_no_worker_what_is_stored(stage: Stage) -> None:
+    with ThreadPoolExecutor() as threads:
+        text, lines, ended = threads.map(
+            _follower(stage),
+            [
+                (_id("done"),),
+                (_id("done"), "--json"),
+                (_id("terminated"),),
+            ],
+        )
+    events = [json.loads(line) for line in lines.stdout.splitlines()]
+    rest = stage.perdure("follow", _id("done"), "--json", "--from", events[-3]["offset"])
+
+    assert (text.returncode, text.stdout) == (0, "done\n"), text.stderr
+    assert "echo (call-1-0) started\necho (call-1-1) started\n" in text.stderr
+    assert [event["kind"] for event in events].count("tool_call_completed") == 14
+    assert [json.loads(line) for line in rest.stdout.splitlines()] == events[-2:]
+    assert [(event["kind"], event["text"]) for event in events[-2:]] == [
+        ("text", "done"),
+        ("run_completed", ""),
+    ]
+    assert ended.returncode == 1
+    assert f"run '{_id('terminated')}' was terminated before it came to an end" in ended.stderr
+
+
+def _follower(stage: Stage) -> Callable[[Sequence[str]], subprocess.CompletedProcess[str]]:
+    return lambda arguments: stage.perdure("follow", *arguments)
+
+
 def test_messages_prints_the_newest_history_or_an_older_one(stage: Stage) -> None:
     newest = stage.perdure.document("messages", _id("done"))
     first = stage.document("snapshots", _id("done"))["snapshots"][0]
@@ -388,7 +417,7 @@ def test_replay_tells_code_that_fits_from_code_that_does_not(stage: Stage) -> No
     assert "'script' is not on this code: PERDURE_AGENTS gives scripted" in missing.stderr
 
 
-@pytest.mark.parametrize("command", ["show", "messages", "replay"])
+@pytest.mark.parametrize("command", ["show", "messages", "replay", "follow"])
 def test_a_run_that_nobody_knows_is_not_found(stage: Stage, command: str) -> None:
     done = stage.perdure(command, _id("missing"))
 

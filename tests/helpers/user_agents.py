@@ -9,6 +9,7 @@ from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityConfig
 
 from tests.helpers.script import make_agent
+from tests.helpers.speaking import make_speaker
 
 SURVIVING = ActivityConfig(
     heartbeat_timeout=timedelta(seconds=2),
@@ -43,7 +44,9 @@ async def listen(text: str) -> str:
     return text
 
 
-AGENTS = [SCRIPT, LISTENER]
+SPEAKER = make_speaker(activities=SURVIVING)
+
+AGENTS = [SCRIPT, LISTENER, SPEAKER]
 """What a worker process of a crash test runs."""
 
 SCRIPT_IN_PRODUCTION = make_agent("script")

@@ -238,6 +238,12 @@ async def deps_by_reference(bench: Bench) -> WorkflowHandle[Any, Any]:
     return handle
 
 
+async def streamed(bench: Bench) -> WorkflowHandle[Any, Any]:
+    handle = await bench.start("streamed", prompt=echo_steps(1), stream=True)
+    await handle.result()
+    return handle
+
+
 async def ended(handle: WorkflowHandle[Any, Any]) -> None:
     try:
         await handle.result()
@@ -252,7 +258,7 @@ SCENARIOS: dict[str, Scenario] = {
     for each in (
         *(completed, parallel_tools, continued, failed, cancelled, recovered, fallback),
         *(delegating, delegated, delegating_failed, delegating_cancelled),
-        *(parked, hop_left, hop_taken, deps_by_reference),
+        *(parked, hop_left, hop_taken, deps_by_reference, streamed),
     )
 }
 FAULTS = (
