@@ -10,6 +10,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Protocol, Self, TypeVar
 
 from anyio import to_thread
@@ -17,8 +18,10 @@ from anyio import to_thread
 from stores.commits import Commit, CommitHead, CommitResult, Verdict, advance, counted_stale, judge
 from stores.effects import EffectRow, effect_record
 from stores.errors import DamagedSnapshotError, StoreConfigurationError
-from stores.histories import MessageLog, Range, history_of, positions_in
+from stores.histories import MessageLog, Range, StoredTexts, history_of, positions_in
 from stores.identifiers import check_identifier
+from stores.media.messages import MessageMedia
+from stores.media.protocols import MediaStore
 from stores.memory_attempts import Gates, InMemoryAttempts
 from stores.paging import (
     DEFAULT_PAGE_SIZE,
@@ -29,7 +32,7 @@ from stores.paging import (
     page_of,
 )
 from stores.planning import CommitPlan, CommitPlanner, Existing
-from stores.preparing import PreparedCommit, prepare
+from stores.preparing import PreparedCommit, check_identifiers, prepare
 from stores.records import (
     ContinuableSnapshot,
     RunPage,
@@ -129,9 +132,12 @@ class LocalRows(Protocol):
 class LocalStepStore(SingleWrites, ABC):
     """`StepStore` over `LocalRows`. All work is done in threads, off the event loop."""
 
-    def __init__(self, *, workspace_id: str, max_snapshots_per_run: int | None) -> None:
+    def __init__(
+        self, *, workspace_id: str, max_snapshots_per_run: int | None, media: MessageMedia
+    ) -> None:
         self._workspace_id = check_identifier("workspace_id", workspace_id)
         self._bound = check_bound(max_snapshots_per_run)
+        self._media = media
         self._gates: Gates = {}
 
     @abstractmethod
@@ -175,7 +181,13 @@ class LocalStepStore(SingleWrites, ABC):
         """See `StepStore.for_workspace`."""
         store = copy.copy(self)
         store._workspace_id = check_identifier("workspace_id", workspace_id)  # noqa: SLF001 - of this class
+        store._media = self._media.for_workspace(workspace_id)  # noqa: SLF001
         return store
+
+    @property
+    def media_store(self) -> MediaStore | None:
+        """Where large content of this workspace's messages is."""
+        return self._media.media_store
 
     # Commits
 
@@ -186,7 +198,9 @@ class LocalStepStore(SingleWrites, ABC):
             StoreConfigurationError: it would take other commits back, which only a workflow asks
                 for.
         """
-        prepared = prepare(commit)
+        check_identifiers(commit)
+        texts = await self._media.texts_of(commit.operations)
+        prepared = prepare(commit, texts=texts)
         attempt = f"commit {', '.join(map(repr, prepared.run_ids))}"
         return await self._do(
             attempt, lambda rows: self._commit(rows, prepared), writing=prepared.run_ids
@@ -194,10 +208,11 @@ class LocalStepStore(SingleWrites, ABC):
 
     async def _commit_history(self, snapshot: ContinuableSnapshot) -> CommitResult:
         run_id = check_identifier("run_id", snapshot.run_id)
+        texts = [await self._media.text_of(each) for each in snapshot.messages]
 
         def commit(rows: LocalRows) -> CommitResult:
             log = _message_log(rows, run_id)
-            prepared = prepare_history(snapshot, log, workspace_id=self._workspace_id)
+            prepared = prepare_history(snapshot, texts, log, workspace_id=self._workspace_id)
             return self._commit(rows, prepared)
 
         return await self._do(f"save a snapshot of run {run_id!r}", commit, writing=[run_id])
@@ -323,37 +338,38 @@ class LocalStepStore(SingleWrites, ABC):
     ) -> ContinuableSnapshot | None:
         """See `StepStore.latest_snapshot`."""
 
-        def read(rows: LocalRows) -> ContinuableSnapshot | None:
+        def read(rows: LocalRows) -> _Stored:
             row = rows.newest_snapshot(run_id, only_complete=not include_interrupted)
-            return None if row is None else _read_messages(rows, row)
+            return _stored(rows, run_id, [] if row is None else [row])
 
-        return await self._read(run_id, read)
+        return await self._newest(await self._read(run_id, read))
 
     async def find_snapshot(self, *, run_id: str, sequence: int) -> ContinuableSnapshot | None:
         """See `StepStore.find_snapshot`."""
 
-        def read(rows: LocalRows) -> ContinuableSnapshot | None:
+        def read(rows: LocalRows) -> _Stored:
             found = [row for row in rows.snapshots(run_id) if row.sequence == sequence]
-            return _read_messages(rows, found[-1]) if found else None
+            return _stored(rows, run_id, found[-1:])
 
-        return await self._read(run_id, read)
+        return await self._newest(await self._read(run_id, read))
+
+    async def _newest(self, stored: "_Stored") -> ContinuableSnapshot | None:
+        texts = await self._media.restored(stored.texts)
+        return stored.record(stored.snapshots[-1], texts) if stored.snapshots else None
 
     async def list_snapshots(self, *, run_id: str) -> list[ContinuableSnapshot]:
         """See `StepStore.list_snapshots`."""
-
-        def read(rows: LocalRows) -> list[ContinuableSnapshot]:
-            run, snapshots = rows.find_run(run_id), rows.snapshots(run_id)
-            log = rows.log(run_id, {each for row in snapshots for each in row.ranges})
-            texts = rows.texts(run_id, log)
-            whole: list[ContinuableSnapshot] = []
-            for row in snapshots:
-                try:
-                    whole.append(_with_messages(row, run, log, texts))
-                except DamagedSnapshotError as error:
-                    _LOGGER.warning("left out of list_snapshots: %s", error)
-            return whole
-
-        return await self._read(run_id, read)
+        stored = await self._read(
+            run_id, lambda rows: _stored(rows, run_id, rows.snapshots(run_id))
+        )
+        texts = await self._media.restored(stored.texts)
+        whole: list[ContinuableSnapshot] = []
+        for row in stored.snapshots:
+            try:
+                whole.append(stored.record(row, texts))
+            except DamagedSnapshotError as error:
+                _LOGGER.warning("left out of list_snapshots: %s", error)
+        return whole
 
     async def list_snapshot_summaries(self, *, run_id: str) -> list[SnapshotSummary]:
         """See `StepStore.list_snapshot_summaries`."""
@@ -425,18 +441,26 @@ def _message_log(rows: LocalRows, run_id: str) -> MessageLog:
     )
 
 
-def _read_messages(rows: LocalRows, snapshot: SnapshotRow) -> ContinuableSnapshot:
-    run_id = snapshot.run_id
-    log = rows.log(run_id, snapshot.ranges)
-    return _with_messages(snapshot, rows.find_run(run_id), log, rows.texts(run_id, log))
+@dataclass(frozen=True, kw_only=True)
+class _Stored:
+    """Snapshots of a run as they are stored, with what their messages are made of."""
+
+    run: RunRecord | None
+    snapshots: list[SnapshotRow]
+    log: dict[int, str]
+    texts: dict[str, str]
+
+    def record(self, snapshot: SnapshotRow, texts: StoredTexts) -> ContinuableSnapshot:
+        """The snapshot with its messages, of these texts.
+
+        Raises:
+            DamagedSnapshotError: one of them is missing or cannot be read.
+        """
+        return snapshot_record(snapshot, self.run, history_of(snapshot, self.log, texts))
 
 
-def _with_messages(
-    snapshot: SnapshotRow, run: RunRecord | None, log: dict[int, str], texts: dict[str, str]
-) -> ContinuableSnapshot:
-    """The snapshot with its messages.
-
-    Raises:
-        DamagedSnapshotError: one of them is missing or cannot be read.
-    """
-    return snapshot_record(snapshot, run, history_of(snapshot, log, texts))
+def _stored(rows: LocalRows, run_id: str, snapshots: list[SnapshotRow]) -> _Stored:
+    log = rows.log(run_id, {each for row in snapshots for each in row.ranges})
+    return _Stored(
+        run=rows.find_run(run_id), snapshots=snapshots, log=log, texts=rows.texts(run_id, log)
+    )
