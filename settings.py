@@ -32,6 +32,14 @@ class Settings(BaseSettings):
     max_snapshots_per_run: int | None = Field(
         default=None, ge=1, description="snapshots that a run keeps; unset, all of them"
     )
+    media: str = Field(
+        default="mongodb",
+        description="where large content of messages goes: `mongodb`, `disk:PATH`, "
+        "`s3://BUCKET/PREFIX`, or `none`: it stays in the messages",
+    )
+    media_threshold_bytes: int = Field(
+        default=65536, ge=1, description="content of this size and above goes there"
+    )
     build_id: str = Field(
         default="perdure",
         min_length=1,

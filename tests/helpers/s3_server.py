@@ -7,7 +7,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from socket import create_connection, socket
+from socket import SO_REUSEADDR, SOL_SOCKET, create_connection, socket
 from typing import Any
 
 BUCKET = "bucket"
@@ -47,11 +47,12 @@ class S3Server:
 
 
 @contextmanager
-def s3_server(directory: Path) -> Generator[S3Server]:
-    """A server with one empty bucket, which is the directory of that name."""
+def s3_server(directory: Path, port: int = 0) -> Generator[S3Server]:
+    """A server with one bucket, which is the directory of that name; on a free port by default."""
     (directory / BUCKET).mkdir(parents=True, exist_ok=True)
     with socket() as free:
-        free.bind(("127.0.0.1", 0))
+        free.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+        free.bind(("127.0.0.1", port))
         port = free.getsockname()[1]
     rclone = Path(sys.executable).parent / "rclone"
     options = ["--addr", f"127.0.0.1:{port}", "--auth-key", f"{KEY},{SECRET}"]
