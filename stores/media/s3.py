@@ -58,7 +58,8 @@ class S3MediaStore:
     """`StreamingMediaStore` in a bucket, by path-style URLs and signed requests.
 
     Objects are put and got, with their metadata, and never listed or removed, so a key that may do
-    that is enough. `x-amz-meta-*` headers carry metadata: names of ASCII letters, digits and
+    that is enough; but Amazon refuses such a key what is not there, where one that may list the
+    bucket is told so. `x-amz-meta-*` headers carry metadata: names of ASCII letters, digits and
     dashes, which come back in lower case, and values of printable ASCII. Each put replaces them,
     but for one without metadata of a large blob that is there. Needs the extra `s3`.
     """
@@ -113,7 +114,7 @@ class S3MediaStore:
         try:
             from obstore.store import S3Store  # noqa: PLC0415 - an extra
         except ImportError as error:
-            msg = "S3MediaStore needs obstore; install the extra s3: pip install 'perdure[s3]'"
+            msg = "S3MediaStore needs the package obstore (the extra s3); install it"
             raise StoreConfigurationError(msg) from error
         return S3Store(
             self._bucket,
@@ -190,7 +191,7 @@ class S3MediaStore:
         from obstore import put_async  # noqa: PLC0415 - an extra
 
         is_large = size_bytes >= LOOKED_FOR_ABOVE_BYTES and not context.metadata
-        if is_large and await self._size_of(uri, context) == size_bytes:
+        if is_large and await self._is_there(uri, size_bytes, context):
             return
         with self._working("write", uri):
             await put_async(
@@ -218,6 +219,12 @@ class S3MediaStore:
             return (await self._got(uri, context, is_head=True)).meta["size"]
         except MediaNotFoundError:
             return None
+
+    async def _is_there(self, uri: str, size_bytes: int, context: MediaContext) -> bool:
+        try:
+            return await self._size_of(uri, context) == size_bytes
+        except StoreConfigurationError:  # a key that may not list the bucket
+            return False
 
     async def get(self, uri: str, *, context: MediaContext = NO_CONTEXT) -> bytes:
         """See `MediaStore.get`."""
