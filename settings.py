@@ -53,6 +53,14 @@ class Settings(BaseSettings):
     stream_hours: float = Field(
         default=24, gt=0, description="how long live text of runs that stream is kept"
     )
+    media: str = Field(
+        default="mongodb",
+        description="where large content of messages goes: `mongodb`, `disk:PATH`, "
+        "`s3://BUCKET/PREFIX`, or `none`: it stays in the messages",
+    )
+    media_threshold_bytes: int = Field(
+        default=65536, ge=1, description="content of this size and above goes there"
+    )
     build_id: str = Field(
         default="perdure",
         min_length=1,

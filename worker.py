@@ -34,6 +34,7 @@ from sandbox import workflow_runner
 from settings import Settings
 from stores.errors import StoreConfigurationError
 from stores.local import LocalStepStore
+from stores.media.opening import open_media_store
 from stores.opening import open_step_store
 from stores.protocols import StepStore
 from workflows import names
@@ -248,6 +249,8 @@ async def run_worker(settings: Settings, *, stop: asyncio.Event) -> None:
         db_url=settings.mongodb_uri,
         database=settings.mongodb_database,
         max_snapshots_per_run=settings.max_snapshots_per_run,
+        media_store=open_media_store(settings.media),
+        media_threshold_bytes=settings.media_threshold_bytes,
     )
     try:
         await store.verify()

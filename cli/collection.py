@@ -1,4 +1,4 @@
-"""`perdure gc`: remove stored messages that nothing refers to any more."""
+"""`perdure gc`: remove stored messages and media that nothing refers to any more."""
 
 import asyncio
 from dataclasses import asdict
@@ -46,10 +46,11 @@ def gc_command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove stored messages that nothing refers to.
+    """Remove stored messages and media that nothing refers to.
 
-    Pruned snapshots leave them behind, and messages that were replaced. Workers may go on
-    meanwhile. For MongoDB alone.
+    Pruned snapshots leave them behind, and messages that were replaced. Media that only such
+    messages name go with them, and are not counted before. Workers may go on meanwhile. For MongoDB
+    alone: media on disk or in S3 stay.
     """
     grace = _grace(grace_days)
     swept = asyncio.run(_sweep(current_settings(), workspace, grace=grace, is_dry=not delete))
@@ -61,7 +62,9 @@ def gc_command(
         f"{verb} {swept.messages} messages ({size(swept.size_bytes)}) and {swept.positions} "
         f"positions of logs; looked at {swept.looked_at} messages"
     )
-    if swept.is_dry and (swept.messages or swept.positions):
+    if swept.media:
+        print_text(f"{verb} {swept.media} media ({size(swept.media_size_bytes)})")
+    if swept.is_dry and (swept.messages or swept.positions or swept.media):
         note("Nothing was touched: the same command with --delete removes them.")
 
 

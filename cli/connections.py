@@ -118,6 +118,7 @@ async def opened_mongodb(settings: "Settings") -> AsyncGenerator["MongoStepStore
 
     Raises:
         UnreachableError: no MongoDB is configured, and no `perdure dev` runs.
+        StoreConfigurationError: the settings name no media store.
     """
     from stores.mongo.steps import MongoStepStore  # noqa: PLC0415
 
@@ -128,7 +129,14 @@ async def opened_mongodb(settings: "Settings") -> AsyncGenerator["MongoStepStore
             "name its directory with --data-dir"
         )
         raise UnreachableError(message)
-    store = MongoStepStore(db_url=settings.mongodb_uri, database=settings.mongodb_database)
+    from stores.media.opening import open_media_store  # noqa: PLC0415
+
+    store = MongoStepStore(
+        db_url=settings.mongodb_uri,
+        database=settings.mongodb_database,
+        media_store=open_media_store(settings.media),
+        media_threshold_bytes=settings.media_threshold_bytes,
+    )
     try:
         yield store
     finally:

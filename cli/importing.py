@@ -29,6 +29,13 @@ def import_harness_command(
     ],
     database: Annotated[str, typer.Option(help="Database there; nothing is written to it.")],
     workspace: Workspace = "default",
+    media: Annotated[
+        str | None,
+        typer.Option(
+            help="Where the harness kept large content, if not in that database: disk:PATH or "
+            "s3://BUCKET/PREFIX."
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Read and check everything, and write nothing.")
     ] = False,
@@ -37,11 +44,11 @@ def import_harness_command(
     """Import the runs of a pydantic-ai-harness database.
 
     Runs, events, snapshots and tool effects that its MongoStepStore wrote keep their ids, keys,
-    times and order. What is here already is left alone: the same import again changes nothing, and
-    one that was interrupted goes on. What cannot be imported is listed with its id and left out;
-    the exit code is 1 then.
+    times and order; large content goes to the media store of this side. What is here already is
+    left alone: the same import again changes nothing, and one that was interrupted goes on. What
+    cannot be imported is listed with its id and left out; the exit code is 1 then.
     """
-    report = asyncio.run(_import(uri, database, workspace, dry_run=dry_run))
+    report = asyncio.run(_import(uri, database, media, workspace, dry_run=dry_run))
     if as_json:
         print_json({"dry_run": dry_run, "workspace": workspace, **asdict(report)})
     else:
@@ -50,10 +57,12 @@ def import_harness_command(
         raise typer.Exit(ExitCode.FAILED)
 
 
-async def _import(uri: str, database: str, workspace: str, *, dry_run: bool) -> "ImportReport":
+async def _import(
+    uri: str, database: str, media: str | None, workspace: str, *, dry_run: bool
+) -> "ImportReport":
     from stores.importing import Importer  # noqa: PLC0415 - slow to load
 
-    source = await _opened(uri, database)
+    source = await _opened(uri, database, media)
     try:
         async with opened_store(current_settings(), workspace) as store:
             await store.verify()
@@ -63,12 +72,16 @@ async def _import(uri: str, database: str, workspace: str, *, dry_run: bool) -> 
         await source.aclose()
 
 
-async def _opened(uri: str, database: str) -> "HarnessDatabase":
+async def _opened(uri: str, database: str, media: str | None) -> "HarnessDatabase":
     from stores.errors import StoreConfigurationError  # noqa: PLC0415 - slow to load
+    from stores.media.opening import open_media_store  # noqa: PLC0415
     from stores.mongo.harness import HarnessDatabase  # noqa: PLC0415
 
     try:
-        source = HarnessDatabase(db_url=uri, database=database)
+        elsewhere = open_media_store(media or "mongodb")
+        source = HarnessDatabase(
+            db_url=uri, database=database, media=None if elsewhere == "auto" else elsewhere
+        )
         problem = await source.find_problem()
     except (ValueError, StoreConfigurationError) as error:
         message = f"the source cannot be opened: {error}"

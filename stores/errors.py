@@ -111,7 +111,7 @@ class IdempotencyConflictError(StoreError):
         )
 
 
-class DamagedSnapshotError(StoreError):
+class DamagedSnapshotError(StoreError, ValueError):
     """A stored snapshot cannot be put together again from its messages."""
 
     def __init__(self, run_id: str, sequence: int, problem: str, remedy: str | None = None) -> None:
@@ -178,3 +178,40 @@ class InvalidOffsetError(StoreError, ValueError):
 
 class InvalidCursorError(StoreError, ValueError):
     """A page cursor was not made by an earlier page of this listing."""
+
+
+class MediaNotFoundError(StoreError, FileNotFoundError):
+    """A media store has no blob under this URI, in this workspace."""
+
+    def __init__(self, uri: str, problem: str) -> None:
+        self.uri = uri
+        self.problem = problem
+        super().__init__(uri, problem)
+
+    def __str__(self) -> str:
+        """What was tried, on which id, what was found, what to do."""
+        return (
+            f"media {self.uri} {self.problem}; put the blob back from a backup, or name the media "
+            "store that holds it"
+        )
+
+
+class DamagedMediaError(StoreError, ValueError):
+    """A blob's bytes are not those that its address was made of."""
+
+    def __init__(self, uri: str, problem: str) -> None:
+        self.uri = uri
+        self.problem = problem
+        super().__init__(uri, problem)
+
+    def __str__(self) -> str:
+        """What was tried, on which id, what was found, what to do."""
+        return f"media {self.uri} is damaged: {self.problem}; restore the blob from a backup"
+
+
+class MediaFormatError(StoreError, ValueError):
+    """A URI or a marker of media has a form that this version does not know."""
+
+
+class MediaKeyError(StoreConfigurationError, ValueError):
+    """A `key_strategy` gave a path that leaves the media store."""

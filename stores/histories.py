@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from pydantic import ValidationError
 from pydantic_ai.messages import ModelMessage
 
-from stores.digests import load_messages, message_digest, message_text
-from stores.errors import DamagedSnapshotError, MessageTooLargeError
+from stores.digests import load_messages, message_digest
+from stores.errors import DamagedSnapshotError, MessageTooLargeError, StoreError
 from stores.operations import PositionedMessage
 from stores.rows import PositionRow, SnapshotRow
 
@@ -36,25 +36,32 @@ def ranges_of(positions: Iterable[int]) -> tuple[Range, ...]:
     return tuple(ranges)
 
 
-def assembled(
-    snapshot: SnapshotRow, positions: Mapping[int, str], texts: Mapping[str, str]
-) -> list[str]:
+@dataclass(frozen=True, kw_only=True)
+class StoredTexts:
+    """Texts of messages by digest, and why others that are stored cannot be had."""
+
+    found: Mapping[str, str]
+    broken: Mapping[str, StoreError] = field(default_factory=dict[str, StoreError])
+
+
+def assembled(snapshot: SnapshotRow, positions: Mapping[int, str], texts: StoredTexts) -> list[str]:
     """The texts of a snapshot's messages, from what its log and the stored messages hold.
 
     Raises:
         DamagedSnapshotError: a position or a message is missing. Not retryable.
     """
     try:
-        return [texts[positions[each]] for each in positions_in(snapshot.ranges)]
+        return [texts.found[positions[each]] for each in positions_in(snapshot.ranges)]
     except KeyError as error:
         (missing,) = error.args
         what = "position" if isinstance(missing, int) else "message"
-        problem = f"{what} {missing!r} is missing"
-        raise DamagedSnapshotError(snapshot.run_id, snapshot.sequence, problem) from error
+        broken = texts.broken.get(str(missing))
+        problem = str(broken) if broken else f"{what} {missing!r} is missing"
+        raise DamagedSnapshotError(snapshot.run_id, snapshot.sequence, problem) from broken or error
 
 
 def history_of(
-    snapshot: SnapshotRow, positions: Mapping[int, str], texts: Mapping[str, str]
+    snapshot: SnapshotRow, positions: Mapping[int, str], texts: StoredTexts
 ) -> list[ModelMessage]:
     """A snapshot's messages, from what its log and the stored messages hold.
 
@@ -77,27 +84,35 @@ class MessageLog:
 
 
 def place(
-    messages: Sequence[ModelMessage], log: MessageLog, *, workspace_id: str
-) -> tuple[tuple[Range, ...], tuple[PositionedMessage, ...]]:
-    """Ranges for a history that names no positions, and the messages to add to the log for it.
+    messages: Sequence[ModelMessage], texts: Sequence[str], log: MessageLog, *, workspace_id: str
+) -> tuple[tuple[Range, ...], dict[int, str], tuple[PositionedMessage, ...]]:
+    """Ranges for a history that names no positions, and what to add to the log for it.
 
     A message that the newest history holds keeps its position; the rest go to the end of the log.
+
+    Args:
+        messages: the history.
+        texts: of each message, as it is to be stored.
+        log: what the run's log holds.
+        workspace_id: whose messages they are.
     """
     known: dict[str, list[int]] = {}
     for position, digest in log.history:
         known.setdefault(digest, []).append(position)
     positions: list[int] = []
     entries: list[PositionedMessage] = []
-    for message in messages:
-        held = known.get(message_digest(workspace_id, message_text(message)))
+    added: dict[int, str] = {}
+    for message, text in zip(messages, texts, strict=True):
+        held = known.get(message_digest(workspace_id, text))
         if held:
             # The last one left serves every further repeat: a position may be named twice.
             positions.append(held.pop(0) if len(held) > 1 else held[0])
             continue
         position = log.next_position + len(entries)
         entries.append(PositionedMessage(position=position, message=message))
+        added[position] = text
         positions.append(position)
-    return ranges_of(positions), tuple(entries)
+    return ranges_of(positions), added, tuple(entries)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +140,18 @@ class MessageChanges:
     dropped: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
 
 
+def check_sizes(run_id: str, texts: Mapping[int, str]) -> None:
+    """Return when each text, by position, can be stored.
+
+    Raises:
+        MessageTooLargeError: one is larger than `MAX_MESSAGE_BYTES`. Not retryable.
+    """
+    for position, text in texts.items():
+        size_bytes = len(text.encode())
+        if size_bytes > MAX_MESSAGE_BYTES:
+            raise MessageTooLargeError(run_id, position, size_bytes, MAX_MESSAGE_BYTES)
+
+
 class MessageWriter:
     """Puts messages at positions; a position that is taken gets the newer version in place."""
 
@@ -142,19 +169,6 @@ class MessageWriter:
         self._number = number
         self._newest: dict[tuple[str, int], PositionRow] = {}
         self._texts: dict[str, str] = {}
-
-    def texts_of(self, run_id: str, entries: Iterable[PositionedMessage]) -> dict[int, str]:
-        """The texts to put, by position.
-
-        Raises:
-            MessageTooLargeError: one is larger than `MAX_MESSAGE_BYTES`. Not retryable.
-        """
-        texts = {entry.position: message_text(entry.message) for entry in entries}
-        for position, text in texts.items():
-            size_bytes = len(text.encode())
-            if size_bytes > MAX_MESSAGE_BYTES:
-                raise MessageTooLargeError(run_id, position, size_bytes, MAX_MESSAGE_BYTES)
-        return texts
 
     def put(self, run_id: str, position: int, text: str) -> None:
         """Put one message."""

@@ -10,15 +10,19 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
-from typing import Protocol, Self, TypeVar
+from dataclasses import dataclass
+from typing import Self, TypeVar
 
 from anyio import to_thread
 
 from stores.commits import Commit, CommitHead, CommitResult, Verdict, advance, counted_stale, judge
-from stores.effects import EffectRow, effect_record
+from stores.effects import effect_record
 from stores.errors import DamagedSnapshotError, StoreConfigurationError
-from stores.histories import MessageLog, Range, history_of, positions_in
+from stores.histories import MessageLog, StoredTexts, history_of, positions_in
 from stores.identifiers import check_identifier
+from stores.local_rows import LocalRows
+from stores.media.messages import MessageMedia
+from stores.media.protocols import MediaStore
 from stores.memory_attempts import Gates, InMemoryAttempts
 from stores.memory_streaming import InMemoryStreams
 from stores.paging import (
@@ -29,8 +33,8 @@ from stores.paging import (
     given,
     page_of,
 )
-from stores.planning import CommitPlan, CommitPlanner, Existing
-from stores.preparing import PreparedCommit, prepare
+from stores.planning import CommitPlan, CommitPlanner
+from stores.preparing import PreparedCommit, check_identifiers, prepare
 from stores.records import (
     ContinuableSnapshot,
     RunPage,
@@ -42,7 +46,6 @@ from stores.records import (
 )
 from stores.retention import check_bound, prunable
 from stores.rows import (
-    EventRow,
     SnapshotRow,
     event_record,
     holds_continuation,
@@ -56,83 +59,15 @@ _LOGGER = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
-class LocalRows(Protocol):
-    """The rows of one workspace, for the length of one call, in which nobody else changes them.
-
-    Lists are in the order of the run. What is damaged is left out of them and logged.
-    """
-
-    def find_head(self, execution_id: str) -> CommitHead | None:
-        """The commit head of an execution."""
-        ...
-
-    def put_head(self, head: CommitHead) -> None:
-        """Put a commit head in place of the one before."""
-        ...
-
-    def existing(self, prepared: PreparedCommit) -> Existing:
-        """What is there of the things that a commit touches; no row of these stores is marked."""
-        ...
-
-    def write(
-        self, prepared: PreparedCommit, plan: CommitPlan, pruned: Collection[SnapshotRow]
-    ) -> None:
-        """Write a plan, and keep no more than the keys of the pruned snapshots."""
-        ...
-
-    def find_run(self, run_id: str) -> RunRecord | None:
-        """The run of that id in this workspace."""
-        ...
-
-    def newest_runs(
-        self, filters: dict[str, str], *, after: RunCursor | None, limit: int | None
-    ) -> list[RunRecord]:
-        """Up to `limit` runs that match, by start and id, descending, beginning behind `after`."""
-        ...
-
-    def events(self, run_id: str) -> list[EventRow]:
-        """The run's events."""
-        ...
-
-    def snapshots(self, run_id: str) -> list[SnapshotRow]:
-        """The run's snapshots."""
-        ...
-
-    def newest_snapshot(self, run_id: str, *, only_complete: bool) -> SnapshotRow | None:
-        """The last of the run's snapshots.
-
-        Raises:
-            DamagedSnapshotError: it, or one that may be newer, cannot be read.
-        """
-        ...
-
-    def effects(self, run_id: str) -> list[EffectRow]:
-        """The run's effects."""
-        ...
-
-    def unresolved_effects(self) -> list[EffectRow]:
-        """The unresolved effects of all runs, oldest first."""
-        ...
-
-    def log_end(self, run_id: str) -> int:
-        """The first position behind all that the run's message log has ever held."""
-        ...
-
-    def log(self, run_id: str, ranges: Collection[Range]) -> dict[int, str]:
-        """The digests at these positions of the run's message log."""
-        ...
-
-    def texts(self, run_id: str, log: dict[int, str]) -> dict[str, str]:
-        """The texts of these messages, by digest."""
-        ...
-
-
 class LocalStepStore(SingleWrites, ABC):
     """`StepStore` over `LocalRows`. All work is done in threads, off the event loop."""
 
-    def __init__(self, *, workspace_id: str, max_snapshots_per_run: int | None) -> None:
+    def __init__(
+        self, *, workspace_id: str, max_snapshots_per_run: int | None, media: MessageMedia
+    ) -> None:
         self._workspace_id = check_identifier("workspace_id", workspace_id)
         self._bound = check_bound(max_snapshots_per_run)
+        self._media = media
         self._gates: Gates = {}
 
     @abstractmethod
@@ -181,7 +116,13 @@ class LocalStepStore(SingleWrites, ABC):
         """See `StepStore.for_workspace`."""
         store = copy.copy(self)
         store._workspace_id = check_identifier("workspace_id", workspace_id)  # noqa: SLF001 - of this class
+        store._media = self._media.for_workspace(workspace_id)  # noqa: SLF001
         return store
+
+    @property
+    def media_store(self) -> MediaStore | None:
+        """Where large content of this workspace's messages is."""
+        return self._media.media_store
 
     # Commits
 
@@ -192,7 +133,9 @@ class LocalStepStore(SingleWrites, ABC):
             StoreConfigurationError: it would take other commits back, which only a workflow asks
                 for.
         """
-        prepared = prepare(commit)
+        check_identifiers(commit)
+        texts = await self._media.texts_of(commit.operations)
+        prepared = prepare(commit, texts=texts)
         attempt = f"commit {', '.join(map(repr, prepared.run_ids))}"
         return await self._do(
             attempt, lambda rows: self._commit(rows, prepared), writing=prepared.run_ids
@@ -200,10 +143,11 @@ class LocalStepStore(SingleWrites, ABC):
 
     async def _commit_history(self, snapshot: ContinuableSnapshot) -> CommitResult:
         run_id = check_identifier("run_id", snapshot.run_id)
+        texts = [await self._media.text_of(each) for each in snapshot.messages]
 
         def commit(rows: LocalRows) -> CommitResult:
             log = _message_log(rows, run_id)
-            prepared = prepare_history(snapshot, log, workspace_id=self._workspace_id)
+            prepared = prepare_history(snapshot, texts, log, workspace_id=self._workspace_id)
             return self._commit(rows, prepared)
 
         return await self._do(f"save a snapshot of run {run_id!r}", commit, writing=[run_id])
@@ -329,37 +273,38 @@ class LocalStepStore(SingleWrites, ABC):
     ) -> ContinuableSnapshot | None:
         """See `StepStore.latest_snapshot`."""
 
-        def read(rows: LocalRows) -> ContinuableSnapshot | None:
+        def read(rows: LocalRows) -> _Stored:
             row = rows.newest_snapshot(run_id, only_complete=not include_interrupted)
-            return None if row is None else _read_messages(rows, row)
+            return _stored(rows, run_id, [] if row is None else [row])
 
-        return await self._read(run_id, read)
+        return await self._newest(await self._read(run_id, read))
 
     async def find_snapshot(self, *, run_id: str, sequence: int) -> ContinuableSnapshot | None:
         """See `StepStore.find_snapshot`."""
 
-        def read(rows: LocalRows) -> ContinuableSnapshot | None:
+        def read(rows: LocalRows) -> _Stored:
             found = [row for row in rows.snapshots(run_id) if row.sequence == sequence]
-            return _read_messages(rows, found[-1]) if found else None
+            return _stored(rows, run_id, found[-1:])
 
-        return await self._read(run_id, read)
+        return await self._newest(await self._read(run_id, read))
+
+    async def _newest(self, stored: "_Stored") -> ContinuableSnapshot | None:
+        texts = await self._media.restored(stored.texts)
+        return stored.record(stored.snapshots[-1], texts) if stored.snapshots else None
 
     async def list_snapshots(self, *, run_id: str) -> list[ContinuableSnapshot]:
         """See `StepStore.list_snapshots`."""
-
-        def read(rows: LocalRows) -> list[ContinuableSnapshot]:
-            run, snapshots = rows.find_run(run_id), rows.snapshots(run_id)
-            log = rows.log(run_id, {each for row in snapshots for each in row.ranges})
-            texts = rows.texts(run_id, log)
-            whole: list[ContinuableSnapshot] = []
-            for row in snapshots:
-                try:
-                    whole.append(_with_messages(row, run, log, texts))
-                except DamagedSnapshotError as error:
-                    _LOGGER.warning("left out of list_snapshots: %s", error)
-            return whole
-
-        return await self._read(run_id, read)
+        stored = await self._read(
+            run_id, lambda rows: _stored(rows, run_id, rows.snapshots(run_id))
+        )
+        texts = await self._media.restored(stored.texts)
+        whole: list[ContinuableSnapshot] = []
+        for row in stored.snapshots:
+            try:
+                whole.append(stored.record(row, texts))
+            except DamagedSnapshotError as error:
+                _LOGGER.warning("left out of list_snapshots: %s", error)
+        return whole
 
     async def list_snapshot_summaries(self, *, run_id: str) -> list[SnapshotSummary]:
         """See `StepStore.list_snapshot_summaries`."""
@@ -431,18 +376,26 @@ def _message_log(rows: LocalRows, run_id: str) -> MessageLog:
     )
 
 
-def _read_messages(rows: LocalRows, snapshot: SnapshotRow) -> ContinuableSnapshot:
-    run_id = snapshot.run_id
-    log = rows.log(run_id, snapshot.ranges)
-    return _with_messages(snapshot, rows.find_run(run_id), log, rows.texts(run_id, log))
+@dataclass(frozen=True, kw_only=True)
+class _Stored:
+    """Snapshots of a run as they are stored, with what their messages are made of."""
+
+    run: RunRecord | None
+    snapshots: list[SnapshotRow]
+    log: dict[int, str]
+    texts: dict[str, str]
+
+    def record(self, snapshot: SnapshotRow, texts: StoredTexts) -> ContinuableSnapshot:
+        """The snapshot with its messages, of these texts.
+
+        Raises:
+            DamagedSnapshotError: one of them is missing or cannot be read.
+        """
+        return snapshot_record(snapshot, self.run, history_of(snapshot, self.log, texts))
 
 
-def _with_messages(
-    snapshot: SnapshotRow, run: RunRecord | None, log: dict[int, str], texts: dict[str, str]
-) -> ContinuableSnapshot:
-    """The snapshot with its messages.
-
-    Raises:
-        DamagedSnapshotError: one of them is missing or cannot be read.
-    """
-    return snapshot_record(snapshot, run, history_of(snapshot, log, texts))
+def _stored(rows: LocalRows, run_id: str, snapshots: list[SnapshotRow]) -> _Stored:
+    log = rows.log(run_id, {each for row in snapshots for each in row.ranges})
+    return _Stored(
+        run=rows.find_run(run_id), snapshots=snapshots, log=log, texts=rows.texts(run_id, log)
+    )

@@ -16,9 +16,16 @@ from stores.commits import (
     is_left_behind,
     judge,
 )
+from stores.digests import message_text
 from stores.effects import effect_record, marked
 from stores.errors import DamagedSnapshotError
-from stores.histories import MessageChanges, MessageLog, history_of, positions_in
+from stores.histories import (
+    MessageChanges,
+    MessageLog,
+    StoredTexts,
+    history_of,
+    positions_in,
+)
 from stores.identifiers import DEFAULT_WORKSPACE, check_identifier
 from stores.memory_attempts import Gates, InMemoryAttempts
 from stores.memory_streaming import Chunks, InMemoryStreams
@@ -54,7 +61,10 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class InMemoryStepStore(SingleWrites):
-    """`StepStore` in memory. A commit runs without a pause, so nothing comes between."""
+    """`StepStore` in memory. A commit runs without a pause, so nothing comes between.
+
+    Media stay in the messages.
+    """
 
     def __init__(
         self,
@@ -119,7 +129,8 @@ class InMemoryStepStore(SingleWrites):
 
     async def _commit_history(self, snapshot: ContinuableSnapshot) -> CommitResult:
         log = self._message_log(snapshot.run_id)
-        return self._commit(prepare_history(snapshot, log, workspace_id=self._workspace_id))
+        texts = [message_text(each) for each in snapshot.messages]
+        return self._commit(prepare_history(snapshot, texts, log, workspace_id=self._workspace_id))
 
     async def find_commit_head(self, *, execution_id: str) -> CommitHead | None:
         """See `StepStore.find_commit_head`."""
@@ -366,7 +377,9 @@ class InMemoryStepStore(SingleWrites):
         messages = history_of(
             snapshot,
             self._positions(snapshot.run_id),
-            {digest: body.text for digest, body in self._tables.messages.items()},
+            StoredTexts(
+                found={digest: body.text for digest, body in self._tables.messages.items()}
+            ),
         )
         return snapshot_record(snapshot, self._run(snapshot.run_id), messages)
 

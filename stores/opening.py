@@ -4,16 +4,22 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from stores.identifiers import DEFAULT_WORKSPACE
+from stores.media.messages import DEFAULT_THRESHOLD_BYTES, MediaChoice
 from stores.protocols import StepStore
 
 Backend = Literal["memory", "file", "sqlite", "mongodb"]
 """Where steps are kept: in this process, on this machine for plain runs, or in MongoDB."""
 
+_DEFAULTS = {"media_store": "auto", "media_threshold_bytes": DEFAULT_THRESHOLD_BYTES}
+"""Of the arguments whose default is not `None`."""
+
+_MEDIA = frozenset({"media_store", "media_threshold_bytes"})
+
 _ARGUMENTS: dict[Backend, frozenset[str]] = {
     "memory": frozenset({"max_snapshots_per_run"}),
-    "file": frozenset({"directory", "max_snapshots_per_run"}),
-    "sqlite": frozenset({"database", "max_snapshots_per_run"}),
-    "mongodb": frozenset({"database", "db_url", "max_snapshots_per_run"}),
+    "file": frozenset({"directory", "max_snapshots_per_run"}) | _MEDIA,
+    "sqlite": frozenset({"database", "max_snapshots_per_run"}) | _MEDIA,
+    "mongodb": frozenset({"database", "db_url", "max_snapshots_per_run"}) | _MEDIA,
 }
 
 
@@ -25,6 +31,8 @@ def open_step_store(
     db_url: str | None = None,
     workspace_id: str = DEFAULT_WORKSPACE,
     max_snapshots_per_run: int | None = None,
+    media_store: MediaChoice = "auto",
+    media_threshold_bytes: int = DEFAULT_THRESHOLD_BYTES,
 ) -> StepStore:
     """A store of that backend. Nothing is opened before the first call. Never in a workflow.
 
@@ -35,6 +43,8 @@ def open_step_store(
         db_url: `mongodb` alone: a connection string; the store closes its client in `aclose`.
         workspace_id: the workspace that the store is bound to.
         max_snapshots_per_run: see `stores.retention`.
+        media_store: where large content goes: the one that suits the backend, another, or none.
+        media_threshold_bytes: content of this size and above goes there.
 
     Raises:
         ValueError: the backend is unknown, its arguments are missing, or it does not take them.
@@ -47,6 +57,8 @@ def open_step_store(
         database=database,
         db_url=db_url,
         max_snapshots_per_run=max_snapshots_per_run,
+        media_store=media_store,
+        media_threshold_bytes=media_threshold_bytes,
     )
     if backend == "memory":
         from stores.memory import InMemoryStepStore  # noqa: PLC0415 - see the module's docstring
@@ -61,6 +73,8 @@ def open_step_store(
             _needed(directory, "directory=: where the directories of the runs are"),
             workspace_id=workspace_id,
             max_snapshots_per_run=max_snapshots_per_run,
+            media_store=media_store,
+            media_threshold_bytes=media_threshold_bytes,
         )
     if backend == "sqlite":
         from stores.sqlite.steps import SqliteStepStore  # noqa: PLC0415 - see the module's docstring
@@ -69,6 +83,8 @@ def open_step_store(
             database=_needed(database, "database=: the file that holds the runs"),
             workspace_id=workspace_id,
             max_snapshots_per_run=max_snapshots_per_run,
+            media_store=media_store,
+            media_threshold_bytes=media_threshold_bytes,
         )
     from stores.mongo.steps import MongoStepStore  # noqa: PLC0415 - see the module's docstring
 
@@ -78,6 +94,8 @@ def open_step_store(
         database=name,
         workspace_id=workspace_id,
         max_snapshots_per_run=max_snapshots_per_run,
+        media_store=media_store,
+        media_threshold_bytes=media_threshold_bytes,
     )
 
 
@@ -86,7 +104,7 @@ def _check_arguments(backend: Backend, **arguments: object) -> None:
         known = ", ".join(map(repr, get_args(Backend)))
         msg = f"cannot open a step store with backend {backend!r}; known are {known}"
         raise ValueError(msg)
-    given = {name for name, value in arguments.items() if value is not None}
+    given = {name for name, value in arguments.items() if value != _DEFAULTS.get(name)}
     foreign = ", ".join(f"{name}=" for name in sorted(given - _ARGUMENTS[backend]))
     if foreign:
         msg = f"backend {backend!r} takes no {foreign}; leave it out, or name another backend"

@@ -4,6 +4,7 @@ A store loads an `Existing` in the transaction of the commit, lets `CommitPlanne
 by operation, and writes what the plan holds. No store decides anything by itself.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
@@ -23,7 +24,7 @@ from stores.errors import (
     RunIdTakenError,
     StoreError,
 )
-from stores.histories import MessageChanges, MessageWriter
+from stores.histories import MessageChanges, MessageWriter, check_sizes
 from stores.operations import (
     AnnotateToolEffect,
     AppendEvent,
@@ -138,7 +139,7 @@ class CommitPlanner:
             try:
                 self._check_refusal(operation.run_id)
                 digest = self._prepared.digests[index]
-                disposition = registered.get(index) or self._decide(operation, digest)
+                disposition = registered.get(index) or self._decide(operation, index, digest)
             except StoreError as error:
                 self._note(index, "refused", error)
             else:
@@ -255,12 +256,12 @@ class CommitPlanner:
 
     # Events and snapshots
 
-    def _decide(self, operation: Write, digest: str) -> Disposition:
+    def _decide(self, operation: Write, index: int, digest: str) -> Disposition:
         match operation:
             case AppendEvent():
                 return self._append_event(operation, digest)
             case SaveSnapshot():
-                return self._save_snapshot(operation, digest)
+                return self._save_snapshot(operation, digest, self._prepared.texts[index])
             case StartToolEffect():
                 return self._start_effect(operation, digest)
             case FinishToolEffect():
@@ -301,7 +302,9 @@ class CommitPlanner:
                 existing.runs[row.run_id] = with_state_of(existing.runs[row.run_id], row)
         return disposition
 
-    def _save_snapshot(self, operation: SaveSnapshot, digest: str) -> Disposition:
+    def _save_snapshot(
+        self, operation: SaveSnapshot, digest: str, texts: Mapping[int, str]
+    ) -> Disposition:
         row = SnapshotRow(
             workspace_id=self._workspace_id,
             run_id=operation.run_id,
@@ -316,7 +319,7 @@ class CommitPlanner:
             state=operation.state,
             ranges=operation.ranges,
         )
-        texts = self._messages.texts_of(operation.run_id, operation.entries)
+        check_sizes(operation.run_id, texts)
         existing = self._existing
         row, disposition = self._keyed(
             operation, row, existing.snapshots, existing.superseded_snapshots

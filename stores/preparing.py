@@ -1,6 +1,6 @@
 """A commit made ready: ids checked, digests computed, answers at hand."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stores.commits import (
@@ -12,7 +12,7 @@ from stores.commits import (
     repeated,
     spans_of,
 )
-from stores.digests import commit_digest, operation_digest
+from stores.digests import commit_digest, message_text, operation_digest
 from stores.errors import IdempotencyConflictError
 from stores.identifiers import check_identifier
 from stores.operations import AppendEvent, EventContext, RegisterRun, SaveSnapshot, Write
@@ -20,11 +20,17 @@ from stores.operations import AppendEvent, EventContext, RegisterRun, SaveSnapsh
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedCommit:
-    """A commit with the digest of each operation and of the whole."""
+    """A commit with the digest of each operation and of the whole.
+
+    `texts` has the messages of each operation as they are to be stored, by position. Digests are of
+    what the messages say, wherever their content lies, so that a repeat with another threshold or
+    media store is the same commit.
+    """
 
     commit: Commit
     digests: tuple[str, ...]
     digest: str
+    texts: tuple[Mapping[int, str], ...]
 
     @property
     def number(self) -> int | None:
@@ -67,19 +73,47 @@ class PreparedCommit:
         return IdempotencyConflictError("commit", ", ".join(self.run_ids), str(self.number))
 
 
-def prepare(commit: Commit, digests: tuple[str, ...] | None = None) -> PreparedCommit:
-    """Check the ids of a commit and compute its digests, unless the caller knows those.
+def prepare(
+    commit: Commit,
+    digests: tuple[str, ...] | None = None,
+    texts: tuple[Mapping[int, str], ...] | None = None,
+) -> PreparedCommit:
+    """Check the ids of a commit and compute its digests and texts, unless the caller knows those.
 
     Raises:
         InvalidIdentifierError: an id is malformed. Not retryable.
     """
-    for operation in commit.operations:
-        _check_identifiers(operation)
+    check_identifiers(commit)
     if digests is None:
         digests = tuple(operation_digest(each) for each in commit.operations)
+    if texts is None:
+        texts = plain_texts(commit.operations)
     return PreparedCommit(
-        commit=commit, digests=digests, digest=commit_digest(commit.operations, digests)
+        commit=commit,
+        digests=digests,
+        digest=commit_digest(commit.operations, digests),
+        texts=texts,
     )
+
+
+def plain_texts(operations: Sequence[Write]) -> tuple[Mapping[int, str], ...]:
+    """The messages of each operation with all of their content, by position."""
+    return tuple(
+        {entry.position: message_text(entry.message) for entry in each.entries}
+        if isinstance(each, SaveSnapshot)
+        else {}
+        for each in operations
+    )
+
+
+def check_identifiers(commit: Commit) -> None:
+    """Return when all ids of a commit are well formed.
+
+    Raises:
+        InvalidIdentifierError: one is not. Not retryable.
+    """
+    for operation in commit.operations:
+        _check_identifiers(operation)
 
 
 def _check_identifiers(operation: Write) -> None:

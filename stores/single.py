@@ -4,6 +4,7 @@ Nothing is superseded or stale there; each key decides alone.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from stores.commits import Commit, CommitResult
@@ -191,13 +192,19 @@ def _finish_of(record: ToolEffectRecord) -> tuple[FinishToolEffect, ...]:
 
 
 def prepare_history(
-    snapshot: ContinuableSnapshot, log: MessageLog, *, workspace_id: str
+    snapshot: ContinuableSnapshot, texts: Sequence[str], log: MessageLog, *, workspace_id: str
 ) -> PreparedCommit:
     """The commit of a snapshot that names no positions.
 
     Its digest says what the history means, not where its messages happen to lie.
+
+    Args:
+        snapshot: the history.
+        texts: its messages as they are to be stored.
+        log: what the run's log holds.
+        workspace_id: whose run it is.
     """
-    ranges, entries = place(snapshot.messages, log, workspace_id=workspace_id)
+    ranges, added, entries = place(snapshot.messages, texts, log, workspace_id=workspace_id)
     operation = SaveSnapshot(
         run_id=snapshot.run_id,
         sequence=snapshot.sequence or None,
@@ -214,7 +221,7 @@ def prepare_history(
     )
     commit = Commit(operations=(operation,), now=snapshot.timestamp, branch=snapshot.branch)
     digest = history_digest(snapshot.step_index, snapshot.state, snapshot.messages)
-    return prepare(commit, (digest,))
+    return prepare(commit, (digest,), (added,))
 
 
 def _raise_refusal(result: CommitResult, index: int, conflict: IdempotencyConflictError) -> None:

@@ -1,6 +1,5 @@
 """The step store in a directory of files, for plain runs on one machine."""
 
-import errno
 import os
 from collections.abc import Collection, Generator
 from contextlib import ExitStack, contextmanager
@@ -8,16 +7,13 @@ from pathlib import Path
 
 from anyio import to_thread
 
-from stores.errors import StoreConfigurationError, StoreError, StoreUnavailableError
+from stores.errors import StoreConfigurationError
 from stores.file.directory import StoreDirectory
 from stores.file.rows import FileRows
 from stores.identifiers import DEFAULT_WORKSPACE
 from stores.local import LocalStepStore
-
-_PASSING = frozenset(
-    {errno.EAGAIN, errno.EDQUOT, errno.EINTR, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOSPC}
-)
-"""What the system may answer otherwise the next time."""
+from stores.media.disk import DiskMediaStore, disk_error
+from stores.media.messages import DEFAULT_THRESHOLD_BYTES, MediaChoice, MessageMedia
 
 
 class FileStepStore(LocalStepStore):
@@ -33,6 +29,7 @@ class FileStepStore(LocalStepStore):
     - `snapshot-keys.jsonl`, the keys of snapshots that were pruned;
     - `commits.jsonl`: each commit's line, written last. It says how much of the other files counts.
       What a killed process has left behind it is not read, and removed by the next writer;
+    - `media/`, beside the runs: large content of their messages, see `DiskMediaStore`;
     - `run.json`, the run as the newest commit left it. It is there for people and other tools: the
       store itself reads the commit's line.
 
@@ -47,6 +44,8 @@ class FileStepStore(LocalStepStore):
         *,
         workspace_id: str = DEFAULT_WORKSPACE,
         max_snapshots_per_run: int | None = None,
+        media_store: MediaChoice = "auto",
+        media_threshold_bytes: int = DEFAULT_THRESHOLD_BYTES,
     ) -> None:
         """Bind the store; nothing is opened before the first call.
 
@@ -54,12 +53,22 @@ class FileStepStore(LocalStepStore):
             directory: made with the first write when it is missing.
             workspace_id: the workspace that the store is bound to.
             max_snapshots_per_run: see `stores.retention`.
+            media_store: for large content; a `DiskMediaStore` in `<directory>/media` by default.
+            media_threshold_bytes: content of this size and above goes there.
 
         Raises:
-            ValueError: a bound below 1.
+            ValueError: a bound or a threshold below 1.
             InvalidIdentifierError: the workspace id is malformed.
         """
-        super().__init__(workspace_id=workspace_id, max_snapshots_per_run=max_snapshots_per_run)
+        if media_store == "auto":
+            media_store = DiskMediaStore(Path(directory) / "media")
+        super().__init__(
+            workspace_id=workspace_id,
+            max_snapshots_per_run=max_snapshots_per_run,
+            media=MessageMedia(
+                media_store, workspace_id=workspace_id, threshold_bytes=media_threshold_bytes
+            ),
+        )
         self._directory = StoreDirectory(Path(directory))
 
     @contextmanager
@@ -77,7 +86,7 @@ class FileStepStore(LocalStepStore):
         try:
             yield
         except OSError as error:
-            raise _store_error(error, f"{attempt} in {self._directory.path}") from error
+            raise disk_error(error, f"{attempt} in {self._directory.path}") from error
 
     async def initialise(self) -> list[str]:
         """See `StepStore.initialise`. The first write does the same by itself."""
@@ -107,10 +116,5 @@ class FileStepStore(LocalStepStore):
             raise StoreConfigurationError(msg)
 
     async def aclose(self) -> None:
-        """See `StepStore.aclose`. There is nothing to release between calls."""
-
-
-def _store_error(error: OSError, what: str) -> StoreError:
-    if error.errno in _PASSING:
-        return StoreUnavailableError(f"{what}: {error}; retry")
-    return StoreConfigurationError(f"{what}: {error}; repair that, or name another directory")
+        """See `StepStore.aclose`. There is nothing to release between calls but uploads."""
+        await self._media.aclose()

@@ -53,7 +53,9 @@ class MongoCommits:
         *,
         workspace_id: str,
         max_snapshots_per_run: int | None = None,
+        checks_media: bool = True,
     ) -> None:
+        self._checks_media = checks_media
         self._connection = connection
         self._recent = recent
         self._workspace_id = workspace_id
@@ -89,7 +91,11 @@ class MongoCommits:
                 workspace_id=self._workspace_id,
             )
             attempt = _CommitAttempt(
-                transaction, await prepare(transaction), self._recent, bound=self._bound
+                transaction,
+                await prepare(transaction),
+                self._recent,
+                bound=self._bound,
+                checks_media=self._checks_media,
             )
             return await attempt.run(is_careful=is_careful)
 
@@ -106,7 +112,9 @@ class _CommitAttempt:
         recent: RecentCommits,
         *,
         bound: int | None,
+        checks_media: bool,
     ) -> None:
+        self._checks_media = checks_media
         self._transaction = transaction
         self._prepared = prepared
         self._recent = recent
@@ -210,5 +218,5 @@ class _CommitAttempt:
         if self._bound is not None:
             pruner = Pruner(self._transaction, bound=self._bound)
             await pruner.prune(plan.snapshots, self._prepared, head)
-        await PlanWriter(self._transaction).write(plan)
+        await PlanWriter(self._transaction, checks_media=self._checks_media).write(plan)
         return plan

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from stores.histories import MessageLog, positions_in
 from stores.mongo.documents import (
     Document,
     effect_row,
@@ -209,3 +210,17 @@ class ExistingReader:
                 ):
                     highest = existing.sequences.get(run_id, document["sequence"])
                     existing.sequences[run_id] = max(highest, document["sequence"])
+
+
+async def message_log(transaction: Transaction, run_id: str) -> MessageLog:
+    """The newest history of a run and the end of its log, as the transaction sees them."""
+    query: Document = {"workspace_id": transaction.workspace_id, "run_id": run_id, "live": True}
+    newest = await transaction.find("snapshots", query, sort=NEWEST_FIRST, limit=1)
+    last = await transaction.find("positions", query, sort=[("position", -1)], limit=1)
+    history = [each for row in newest for each in positions_in(snapshot_row(row).ranges)]
+    rows = await transaction.find("positions", {**query, "position": {"$in": history}})
+    digests = {each["position"]: each["message"] for each in rows}
+    return MessageLog(
+        history=tuple((each, digests[each]) for each in history if each in digests),
+        next_position=last[0]["position"] + 1 if last else 0,
+    )

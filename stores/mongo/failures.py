@@ -115,7 +115,7 @@ def code_of(error: PyMongoError) -> int | None:
     return error.code if isinstance(error, OperationFailure) else None
 
 
-def is_duplicate(error: BaseException) -> bool:
+def is_duplicate(error: BaseException | None) -> bool:
     """Whether a unique index refused the write."""
     return isinstance(error, PyMongoError) and code_of(error) == DUPLICATE_KEY
 

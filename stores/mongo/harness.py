@@ -3,7 +3,7 @@
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -15,17 +15,23 @@ from pymongo.errors import InvalidName
 from stores.digests import load_messages
 from stores.errors import StoreConfigurationError, StoreUnavailableError
 from stores.importing import DamagedDocumentError, Problem, SnapshotHead
+from stores.media.addresses import SCHEME
+from stores.media.protocols import MediaStore
 from stores.mongo.client import Database, MongoConnection
 from stores.mongo.documents import Document
 from stores.mongo.failures import store_errors
 from stores.mongo.harness_documents import (
-    EXTERNAL_PREFIX,
     harness_effect,
     harness_event,
     harness_run,
     harness_snapshot,
-    holds_external,
     references_of,
+)
+from stores.mongo.harness_media import (
+    EXTERNAL_PREFIX,
+    external_uris,
+    read_media,
+    with_content,
 )
 from stores.records import ContinuableSnapshot, RunRecord, StepEvent, ToolEffectRecord
 
@@ -61,12 +67,18 @@ _BY_RUN: dict[str, Document] = {
 class HarnessDatabase:
     """`RunSource` over what `MongoStepStore` of the harness wrote."""
 
-    def __init__(self, *, db_url: str, database: str) -> None:
+    def __init__(self, *, db_url: str, database: str, media: MediaStore | None = None) -> None:
         """Bind the reader; nothing is connected before the first call.
+
+        Args:
+            db_url: a connection string.
+            database: the database's name.
+            media: what holds the content of its messages, if that is not in the database.
 
         Raises:
             ValueError: no database is named.
         """
+        self._media = media
         self._connection = MongoConnection(client=None, db_url=db_url, database=database)
         self._recent: dict[str, ModelMessage] = {}
 
@@ -183,15 +195,33 @@ class HarnessDatabase:
         inline: Document = {"run_id": run_id, "messages": _MENTIONS_EXTERNAL}
         mentioning = self._find("snapshots", inline, {"_id": 1}, sort=_IN_ORDER)
         suspects = [each["_id"] async for page in mentioning for each in page]
-        found = [each for each in suspects if holds_external(await self._text_of(each))]
+        named = [(each, _uris_or_none(await self._text_of(each))) for each in suspects]
         first_seen = await self._first_seen(run_id)
-        external = [
-            digest
-            for digest, text in await self._texts(list(first_seen), _MENTIONS_EXTERNAL)
-            if holds_external(text)
-        ]
-        found += [first_seen[digest] for digest in external]
-        return [_external(run_id, each) for each in dict.fromkeys(found)]
+        texts = await self._texts(list(first_seen), _MENTIONS_EXTERNAL)
+        named += [(first_seen[digest], _uris_or_none(text)) for digest, text in texts]
+        missing = await self._missing({uri for _, uris in named for uri in uris})
+        found = {each: uri for each, uris in named for uri in uris if uri in missing}
+        return [_external(run_id, each, uri) for each, uri in found.items()]
+
+    async def _missing(self, uris: Collection[str]) -> set[str]:
+        """Those of the URIs under which there is nothing."""
+        if self._media is not None:
+            return {each for each in uris if not await self._media.exists(each)}
+        digests = {uri.removeprefix(SCHEME): uri for uri in uris}
+        query: Document = {"_id": {"$in": sorted(digests)}}
+        async for page in self._find("media", query, {"_id": 1}):
+            for each in page:
+                digests.pop(each["_id"])
+        return set(digests.values())
+
+    async def _with_content(self, text: str) -> str:
+        return await with_content(text, self._read_media)
+
+    async def _read_media(self, uri: str) -> bytes:
+        if self._media is not None:
+            return await self._media.get(uri)
+        async with self._reading("media") as database:
+            return await read_media(database, uri)
 
     async def _first_seen(self, run_id: str) -> dict[str, object]:
         """The messages that the run's snapshots refer to, each with the first that does."""
@@ -212,7 +242,8 @@ class HarnessDatabase:
         references = references_of(text)
         try:
             if references is None:
-                messages = ModelMessagesTypeAdapter.validate_json(text)
+                whole = await self._with_content(text)
+                messages = ModelMessagesTypeAdapter.validate_json(whole)
             else:
                 messages = await self._referenced(references)
         except ValidationError as error:
@@ -228,7 +259,8 @@ class HarnessDatabase:
         if missing:
             problem = f"{len(missing)} of its messages are missing, the first is {missing[0]!r}"
             raise DamagedDocumentError(problem)
-        self._recent = known | dict(zip(texts, load_messages(texts.values()), strict=True))
+        whole = [await self._with_content(each) for each in texts.values()]
+        self._recent = known | dict(zip(texts, load_messages(whole), strict=True))
         return [self._recent[each] for each in references]
 
     async def _text_of(self, document_id: object) -> str:
@@ -308,14 +340,21 @@ def _references_or_none(text: str) -> list[str] | None:
         return None
 
 
-def _external(run_id: str, document_id: object) -> Problem:
+def _uris_or_none(text: str) -> list[str]:
+    try:
+        return external_uris(text)
+    except DamagedDocumentError:  # found out when the snapshot is read
+        return []
+
+
+def _external(run_id: str, document_id: object, uri: str) -> Problem:
     return Problem(
         kind="external",
         collection="snapshots",
         document=str(document_id),
         run_id=run_id,
-        problem="content of its messages is kept in the harness's media store, which is not "
-        "imported yet: nothing of the run was; keep the source until a version that does",
+        problem=f"{uri}, content of its messages, is not in the source, and nothing of the run was "
+        "imported; name the harness's media store with --media",
     )
 
 

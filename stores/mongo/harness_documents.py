@@ -7,15 +7,14 @@
 - `snapshot_messages`: a message's JSON text as `message`, its SHA-256 as `_id`.
 - `tool_effects`: what is known of a tool call.
 
-Times are ISO 8601 text. Large content may lie elsewhere: then the message has, in its place, an
-object whose keys begin with `EXTERNAL_PREFIX`.
+Times are ISO 8601 text. Large content may lie elsewhere: see `stores.mongo.harness_media`.
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, ValidationError
 
@@ -30,8 +29,6 @@ from stores.records import (
     StepEvent,
     ToolEffectRecord,
 )
-
-EXTERNAL_PREFIX = "__harness_external_"
 
 _RunId = Annotated[str, AfterValidator(partial(check_identifier, "run_id"))]
 _ParentRunId = Annotated[str, AfterValidator(partial(check_identifier, "parent_run_id"))]
@@ -160,27 +157,6 @@ def references_of(text: str) -> list[str] | None:
         return _References.model_validate_json(text).message_refs
     except ValidationError as error:
         raise DamagedDocumentError(_words(error)) from error
-
-
-def holds_external(text: str) -> bool:
-    """Whether a JSON text has an object of the harness in place of content that lies elsewhere.
-
-    A text of the conversation that merely mentions such a key has none.
-    """
-    if EXTERNAL_PREFIX not in text:
-        return False
-    try:
-        return _has_external_key(json.loads(text))
-    except (ValueError, RecursionError):
-        return False  # damaged; found out where it is read
-
-
-def _has_external_key(value: object) -> bool:
-    if isinstance(value, dict):
-        fields = cast("dict[str, object]", value)
-        is_external = any(name.startswith(EXTERNAL_PREFIX) for name in fields)
-        return is_external or any(map(_has_external_key, fields.values()))
-    return isinstance(value, list) and any(map(_has_external_key, cast("list[object]", value)))
 
 
 def _validated(kind: type[AnyDocument], document: Mapping[str, Any]) -> AnyDocument:

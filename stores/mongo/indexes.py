@@ -194,6 +194,25 @@ INDEXES: tuple[Index, ...] = (
         only=_SUPERSEDED,
     ),
     Index(
+        name="messages_media_v1",
+        collection="messages",
+        fields=("media",),
+        only={"media": {"$exists": True}},
+    ),
+    Index(
+        name="media_files_v1",
+        collection="media",
+        fields=("files_id",),
+        only={"files_id": {"$exists": True}},
+    ),
+    Index(
+        name="media_chunks_files_v1",
+        collection="media_chunks",
+        fields=("files_id", "n"),
+        only={"files_id": {"$exists": True}},
+        is_unique=True,
+    ),
+    Index(
         name="tool_attempts_run_v1",
         collection="tool_attempts",
         fields=("run_id", "workspace_id"),
@@ -213,11 +232,13 @@ INDEXES: tuple[Index, ...] = (
         expires=True,
     ),
 )
-"""All indexes besides `_id`, which serves `commit_heads` and `messages` alone."""
+"""All indexes besides `_id`, which serves `commit_heads` alone."""
 
 COLLECTIONS: tuple[str, ...] = (
     "commit_heads",
     "events",
+    "media",
+    "media_chunks",
     "messages",
     "positions",
     "runs",

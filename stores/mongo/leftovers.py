@@ -26,12 +26,14 @@ class View:
 
     Attributes:
         cutoff: microseconds since 1970 by the server's clock; what came later stays.
+        now: when the sweep began, by that clock.
         session: of an open transaction; `None` looks at what is committed.
         is_dry: nothing is removed, so a look has to leave out what would have been by now.
     """
 
     database: Database
     cutoff: int
+    now: int = 0
     session: AsyncClientSession | None = None
     is_dry: bool = True
 

@@ -1,7 +1,8 @@
-"""What refers to stored messages: a list of named sources, one function each.
+"""What refers to stored messages and to media: lists of named sources, one function each.
 
-A message that none of them names is swept. Whoever stores digests of messages in a new place adds a
-function here, an entry to `SOURCES`, and a test that a sweep keeps what only it refers to.
+What none of them names is swept. Whoever stores digests of messages, or ids of media, in a new
+place adds a function here, an entry to `SOURCES` or `MEDIA_SOURCES`, and a test that a sweep keeps
+what only it refers to.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -11,7 +12,7 @@ from stores.mongo.leftovers import RunPlace, View, leftovers_of
 from stores.ranges import holds
 
 Source = Callable[[View, Sequence[str]], Awaitable[set[str]]]
-"""Tells which of these messages (`_id`s in `messages`) it refers to, as the view sees it.
+"""Tells which of these (`_id`s in `messages`, or in `media`) it refers to, as the view sees it.
 
 It is asked for a page at a time, needs an index that begins with the digest, and is asked again in
 the transaction that removes what was left: so it reads with the view's session.
@@ -61,10 +62,26 @@ SOURCES: Mapping[str, Source] = {
 """All there are, in the order in which they are asked: the one that keeps most comes first."""
 
 
-async def unreferred(view: View, digests: Sequence[str]) -> list[str]:
-    """The messages that no source refers to, in their order."""
+async def messages(view: View, media: Sequence[str]) -> set[str]:
+    """By markers in messages; their `_id`s in `media` are beside the text."""
+    found = await view.database["messages"].distinct(
+        "media", {"media": {"$in": list(media)}}, session=view.session
+    )
+    return {str(each) for each in found} & set(media)
+
+
+MEDIA_SOURCES: Mapping[str, Source] = {
+    "messages": messages,
+}
+"""As `SOURCES`, for media."""
+
+
+async def unreferred(
+    view: View, digests: Sequence[str], sources: Mapping[str, Source] = SOURCES
+) -> list[str]:
+    """What no source refers to, in its order."""
     left = list(digests)
-    for source in SOURCES.values():
+    for source in sources.values():
         if left:
             referred = await source(view, left)
             left = [each for each in left if each not in referred]

@@ -11,8 +11,10 @@ from typing import Any
 from stores.commits import Commit, CommitHead, CommitResult
 from stores.effects import effect_record
 from stores.errors import DamagedSnapshotError, StoreConfigurationError, StoreUnavailableError
-from stores.histories import MessageLog, Range, history_of, positions_in
+from stores.histories import Range, StoredTexts, history_of, positions_in
 from stores.identifiers import DEFAULT_WORKSPACE, check_identifier
+from stores.media.messages import DEFAULT_THRESHOLD_BYTES, MediaChoice, MessageMedia
+from stores.media.protocols import MediaStore
 from stores.mongo.attempts import MongoAttempts
 from stores.mongo.client import Client, Database, MongoConnection
 from stores.mongo.commit import MongoCommits
@@ -26,9 +28,10 @@ from stores.mongo.documents import (
     run_row,
     snapshot_row,
 )
-from stores.mongo.existing import NEWEST_FIRST, OLDEST_FIRST
+from stores.mongo.existing import NEWEST_FIRST, OLDEST_FIRST, message_log
 from stores.mongo.failures import store_errors
 from stores.mongo.indexes import check_indexes, create_indexes
+from stores.mongo.media import MongoMediaStore
 from stores.mongo.recent import RecentCommits
 from stores.mongo.server import check_server
 from stores.mongo.streaming import MongoStreams
@@ -42,7 +45,7 @@ from stores.paging import (
     microseconds,
     page_of,
 )
-from stores.preparing import PreparedCommit, prepare
+from stores.preparing import PreparedCommit, check_identifiers, prepare
 from stores.ranges import union
 from stores.records import (
     ContinuableSnapshot,
@@ -80,6 +83,8 @@ class MongoStepStore(SingleWrites):
         database: str | None = None,
         workspace_id: str = DEFAULT_WORKSPACE,
         max_snapshots_per_run: int | None = None,
+        media_store: MediaChoice = "auto",
+        media_threshold_bytes: int = DEFAULT_THRESHOLD_BYTES,
     ) -> None:
         """Bind the store; nothing is connected before the first call.
 
@@ -89,29 +94,46 @@ class MongoStepStore(SingleWrites):
             database: the database's name.
             workspace_id: the workspace that the store is bound to.
             max_snapshots_per_run: see `stores.retention`.
+            media_store: for large content; by default a `MongoMediaStore` in this database.
+            media_threshold_bytes: content of this size and above goes there.
 
         Raises:
-            ValueError: not exactly one of `client` and `db_url`, no `database`, or a bound below 1.
+            ValueError: not exactly one of `client` and `db_url`, no `database`, or a bound or a
+                threshold below 1.
             InvalidIdentifierError: the workspace id is malformed.
         """
         self._recent = RecentCommits()
         self._bound = check_bound(max_snapshots_per_run)
-        self._bind(MongoConnection(client=client, db_url=db_url, database=database), workspace_id)
+        connection = MongoConnection(client=client, db_url=db_url, database=database)
+        self._media = MessageMedia(
+            MongoMediaStore(connection=connection) if media_store == "auto" else media_store,
+            workspace_id=workspace_id,
+            threshold_bytes=media_threshold_bytes,
+        )
+        self._bind(connection, workspace_id)
 
     def _bind(self, connection: MongoConnection, workspace_id: str) -> None:
         self._connection = connection
         self._workspace_id = check_identifier("workspace_id", workspace_id)
+        self._media = self._media.for_workspace(workspace_id)
+        media_store = self._media.media_store
         self._commits = MongoCommits(
             connection,
             self._recent,
             workspace_id=workspace_id,
             max_snapshots_per_run=self._bound,
+            checks_media=isinstance(media_store, MongoMediaStore) and media_store.is_in(connection),
         )
 
     @property
     def workspace_id(self) -> str:
         """See `StepStore.workspace_id`."""
         return self._workspace_id
+
+    @property
+    def media_store(self) -> MediaStore | None:
+        """Where large content of this workspace's messages is."""
+        return self._media.media_store
 
     @property
     def attempts(self) -> MongoAttempts:
@@ -153,6 +175,7 @@ class MongoStepStore(SingleWrites):
 
     async def aclose(self) -> None:
         """See `StepStore.aclose`. Store objects of other workspaces are closed with this one."""
+        await self._media.aclose()
         await self._connection.close()
 
     async def sweep(
@@ -163,7 +186,7 @@ class MongoStepStore(SingleWrites):
         all_workspaces: bool = False,
         tell: Tell = lambda _: None,
     ) -> Sweep:
-        """Remove the messages that nothing refers to; see `stores.mongo.sweeping`.
+        """Remove the messages and media that nothing refers to; see `stores.mongo.sweeping`.
 
         Args:
             grace: what was written, pruned or ended within this time stays. It has to be longer
@@ -183,7 +206,9 @@ class MongoStepStore(SingleWrites):
 
     async def commit(self, commit: Commit) -> CommitResult:
         """See `StepStore.commit`. One transaction, repeated for up to 5 s when others interfere."""
-        prepared = prepare(commit)
+        check_identifiers(commit)
+        texts = await self._media.texts_of(commit.operations)
+        prepared = prepare(commit, texts=texts)
 
         async def as_given(transaction: Transaction) -> PreparedCommit:  # noqa: ARG001 - nothing to read
             return prepared
@@ -192,9 +217,12 @@ class MongoStepStore(SingleWrites):
             return await self._commits.write(as_given)
 
     async def _commit_history(self, snapshot: ContinuableSnapshot) -> CommitResult:
+        check_identifier("run_id", snapshot.run_id)
+        texts = [await self._media.text_of(each) for each in snapshot.messages]
+
         async def placed(transaction: Transaction) -> PreparedCommit:
-            log = await _message_log(transaction, snapshot.run_id)
-            return prepare_history(snapshot, log, workspace_id=self._workspace_id)
+            log = await message_log(transaction, snapshot.run_id)
+            return prepare_history(snapshot, texts, log, workspace_id=self._workspace_id)
 
         attempt = f"save a snapshot of run {snapshot.run_id!r}"
         with store_errors(attempt, self._connection.where):
@@ -366,11 +394,11 @@ class MongoStepStore(SingleWrites):
 
     async def _read_log(
         self, run_id: str, ranges: Iterable[Range]
-    ) -> tuple[dict[int, str], dict[str, str]]:
+    ) -> tuple[dict[int, str], StoredTexts]:
         """The digests at these positions, and the texts of those that are stored."""
         spans = union(ranges)
         if not spans:
-            return {}, {}
+            return {}, StoredTexts(found={})
         wanted: Document = {"$or": [{"position": {"$gte": a, "$lt": b}} for a, b in spans]}
         if len(spans) > MAX_PLAIN_RANGES:  # the server plans each part of an `$or` by itself
             wanted = {"position": {"$in": list(positions_in(spans))}}
@@ -390,7 +418,8 @@ class MongoStepStore(SingleWrites):
             cursor = await database["positions"].aggregate(pipeline)
             found = await cursor.to_list()
         positions = {each["position"]: each["message"] for each in found}
-        return positions, {each["message"]: each["text"] for each in found if "text" in each}
+        texts = {each["message"]: each["text"] for each in found if "text" in each}
+        return positions, await self._media.restored(texts)
 
     async def get_tool_effect(self, *, run_id: str, tool_call_id: str) -> ToolEffectRecord | None:
         """See `StepStore.get_tool_effect`."""
@@ -419,17 +448,3 @@ class MongoStepStore(SingleWrites):
 def _words(prepared: PreparedCommit) -> str:
     number = "" if prepared.number is None else f" {prepared.number}"
     return f"commit{number} of {', '.join(map(repr, prepared.run_ids))}"
-
-
-async def _message_log(transaction: Transaction, run_id: str) -> MessageLog:
-    """The newest history of a run and the end of its log, as the transaction sees them."""
-    query: Document = {"workspace_id": transaction.workspace_id, "run_id": run_id, "live": True}
-    newest = await transaction.find("snapshots", query, sort=NEWEST_FIRST, limit=1)
-    last = await transaction.find("positions", query, sort=[("position", -1)], limit=1)
-    history = [each for row in newest for each in positions_in(snapshot_row(row).ranges)]
-    rows = await transaction.find("positions", {**query, "position": {"$in": history}})
-    digests = {each["position"]: each["message"] for each in rows}
-    return MessageLog(
-        history=tuple((each, digests[each]) for each in history if each in digests),
-        next_position=last[0]["position"] + 1 if last else 0,
-    )

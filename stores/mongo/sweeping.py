@@ -1,4 +1,6 @@
-"""Removing messages that nothing refers to: mark and sweep, page by page, beside running workers.
+"""Removing messages and media that nothing refers to: mark and sweep, page by page.
+
+Workers may run meanwhile.
 
 Two things keep a message that a worker is about to refer to. A commit that names one writes it in
 the same transaction, were it only its `touched_at`, so it and a removal at that moment cannot both
@@ -26,6 +28,7 @@ from stores.mongo.leftovers import (
     delete_leftovers,
     runs_with_leftovers,
 )
+from stores.mongo.media_sweeping import MediaSweeper
 from stores.mongo.references import unreferred
 from stores.mongo.transactions import run_transaction
 from stores.paging import microseconds
@@ -49,6 +52,9 @@ class Sweep:
         messages: those that nothing refers to.
         size_bytes: of them.
         positions: places in runs' logs that only pruned snapshots named.
+        media: blobs that no message names, those of messages that would go not counted; and what
+            uploads that broke off have left.
+        media_size_bytes: of them.
     """
 
     is_dry: bool
@@ -57,6 +63,8 @@ class Sweep:
     messages: int = 0
     size_bytes: int = 0
     positions: int = 0
+    media: int = 0
+    media_size_bytes: int = 0
 
 
 Tell = Callable[[Sweep], None]
@@ -101,6 +109,14 @@ class Sweeper:
             await self._sweep_messages(view, digests)
             tell(self._swept)
             after = digests[-1]
+        media = MediaSweeper(self._connection, workspace_id=self._workspace_id, step=self._step)
+        async for count, size_bytes in media.run(view):
+            self._swept = replace(
+                self._swept,
+                media=self._swept.media + count,
+                media_size_bytes=self._swept.media_size_bytes + size_bytes,
+            )
+            tell(self._swept)
         return self._swept
 
     async def _view(self, grace: timedelta) -> View:
@@ -109,8 +125,9 @@ class Sweeper:
             hello = await database.client.admin.command("hello", codec_options=_AWARE_TIMES)
             stored = await database["messages"].estimated_document_count()
         self._swept = replace(self._swept, stored=stored)
-        cutoff = microseconds(hello["localTime"]) - grace // timedelta(microseconds=1)
-        return View(database=database, cutoff=cutoff, is_dry=self._swept.is_dry)
+        now = microseconds(hello["localTime"])
+        cutoff = now - grace // timedelta(microseconds=1)
+        return View(database=database, cutoff=cutoff, now=now, is_dry=self._swept.is_dry)
 
     @asynccontextmanager
     async def _step(self) -> AsyncGenerator[None]:

@@ -7,13 +7,21 @@ from typing import TypeVar
 from pymongo import DeleteOne, ReplaceOne, UpdateOne
 
 from stores.effects import EffectRow
+from stores.errors import StoreUnavailableError
 from stores.histories import Body, MessageChanges
+from stores.media.markers import digests_in
 from stores.mongo.documents import (
     SERVER_TIME,
     Document,
     effect_document,
     row_document,
     run_document,
+)
+from stores.mongo.media import (
+    COLLECTION,
+    REFRESHED_AFTER_MICROSECONDS,
+    media_id,
+    touched_within,
 )
 from stores.mongo.transactions import Transaction
 from stores.planning import CommitPlan
@@ -25,7 +33,9 @@ AnyRow = TypeVar("AnyRow", EventRow, SnapshotRow, EffectRow, PositionRow)
 class PlanWriter:
     """Writes plans; what is replaced must be there in the revision that the plan knew."""
 
-    def __init__(self, transaction: Transaction) -> None:
+    def __init__(self, transaction: Transaction, *, checks_media: bool) -> None:
+        """Write in that transaction; look after the media of this database if they are there."""
+        self._checks_media = checks_media
         self._session = transaction.session
         self._database = transaction.database
         self._workspace_id = transaction.workspace_id
@@ -83,12 +93,38 @@ class PlanWriter:
         await self._database[collection].bulk_write(writes, session=self._session)
 
     async def _put_messages(self, changes: MessageChanges) -> None:
+        media = {
+            digest: [media_id(each, self._workspace_id) for each in digests_in(body.text)]
+            for digest, body in changes.bodies.items()
+        }
+        if self._checks_media:
+            await self._check_media({each for of_message in media.values() for each in of_message})
         writes: list[UpdateOne | DeleteOne] = [
-            _put_body(digest, body, self._workspace_id) for digest, body in changes.bodies.items()
+            _put_body(digest, body, self._workspace_id, media[digest])
+            for digest, body in changes.bodies.items()
         ]
         writes += [DeleteOne({"_id": digest, "owner": owner}) for digest, owner in changes.dropped]
         if writes:
             await self._database["messages"].bulk_write(writes, session=self._session)
+
+    async def _check_media(self, media: set[str]) -> None:
+        """Return when no sweep can remove these blobs beside this transaction.
+
+        Raises:
+            StoreUnavailableError: one was put too long ago, or is gone. Another commit puts it.
+        """
+        if not media:
+            return
+        fresh = touched_within(2 * REFRESHED_AFTER_MICROSECONDS)
+        found = await self._database[COLLECTION].count_documents(
+            {"_id": {"$in": sorted(media)}, "$expr": fresh}, session=self._session
+        )
+        if found < len(media):
+            msg = (
+                f"{len(media) - found} of {len(media)} media that a commit names were put too long "
+                "before it, or are swept; retry"
+            )
+            raise StoreUnavailableError(msg)
 
 
 def _expected(document: Document) -> Document:
@@ -99,7 +135,7 @@ def _expected(document: Document) -> Document:
     return expected
 
 
-def _put_body(digest: str, body: Body, workspace_id: str) -> UpdateOne:
+def _put_body(digest: str, body: Body, workspace_id: str, media: list[str]) -> UpdateOne:
     """Insert a message; one that is there and was brought by another loses its owner.
 
     A write in any case, for the time of it: a sweep that is about to remove the message gives way.
@@ -110,4 +146,6 @@ def _put_body(digest: str, body: Body, workspace_id: str) -> UpdateOne:
     text = {"$ifNull": ["$text", {"$literal": body.text}]}
     workspace = {"$literal": workspace_id}
     values = {"text": text, "owner": owner, "workspace_id": workspace, "touched_at": SERVER_TIME}
+    if media:
+        values["media"] = {"$literal": media}
     return UpdateOne({"_id": digest}, [{"$set": values}], upsert=True)

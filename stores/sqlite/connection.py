@@ -4,7 +4,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -20,6 +20,10 @@ _PAUSE_SECONDS = 0.005
 """Between two looks at a shared connection; nothing tells when its owner's transaction ends."""
 
 
+Layout = Callable[[sqlite3.Connection, str], list[str]]
+"""Makes what is missing in a file, which it is told in words; the names of what was made."""
+
+
 class SqliteConnection:
     """The connection of a store, opened with its first use.
 
@@ -27,13 +31,19 @@ class SqliteConnection:
     """
 
     def __init__(
-        self, *, database: str | Path | None, connection: sqlite3.Connection | None
+        self,
+        *,
+        database: str | Path | None,
+        connection: sqlite3.Connection | None,
+        layout: Layout | None = create_tables,
     ) -> None:
+        """Bind it; `layout` makes the tables that the store needs, when it is opened."""
         if (database is None) == (connection is None):
             msg = "pass exactly one of database= and connection=: a file, or a shared connection"
             raise ValueError(msg)
         self._database = database
         self._shared = connection
+        self._layout = layout
         self._connection: sqlite3.Connection | None = None
         self._where = "a shared SQLite connection" if database is None else f"SQLite {database}"
         self._lock = threading.Lock()
@@ -121,7 +131,7 @@ class SqliteConnection:
             self._where = f"SQLite {path or ':memory:'}, by a shared connection"
         self._await_owner(connection)
         _turn_on_wal(connection)
-        made = create_tables(connection, self._where)
+        made = self._layout(connection, self._where) if self._layout else []
         return [f"made {each} in {self._where}" for each in made]
 
     def _await_owner(self, connection: sqlite3.Connection) -> None:

@@ -9,7 +9,9 @@ from anyio import to_thread
 
 from stores.identifiers import DEFAULT_WORKSPACE
 from stores.local import LocalStepStore
+from stores.media.messages import DEFAULT_THRESHOLD_BYTES, MediaChoice, MessageMedia
 from stores.sqlite.connection import SqliteConnection, check_database
+from stores.sqlite.media import SqliteMediaStore
 from stores.sqlite.rows import SqliteRows
 
 
@@ -39,6 +41,8 @@ class SqliteStepStore(LocalStepStore):
         connection: sqlite3.Connection | None = None,
         workspace_id: str = DEFAULT_WORKSPACE,
         max_snapshots_per_run: int | None = None,
+        media_store: MediaChoice = "auto",
+        media_threshold_bytes: int = DEFAULT_THRESHOLD_BYTES,
     ) -> None:
         """Bind the store; nothing is opened before the first call.
 
@@ -49,13 +53,25 @@ class SqliteStepStore(LocalStepStore):
                 transaction, so use it for something else only between calls.
             workspace_id: the workspace that the store is bound to.
             max_snapshots_per_run: see `stores.retention`.
+            media_store: for large content; by default a `SqliteMediaStore` on the same connection,
+                in the table `media`.
+            media_threshold_bytes: content of this size and above goes there.
 
         Raises:
-            ValueError: not exactly one of `database` and `connection`, or a bound below 1.
+            ValueError: not exactly one of `database` and `connection`, or a bound or a threshold
+                below 1.
             InvalidIdentifierError: the workspace id is malformed.
         """
-        super().__init__(workspace_id=workspace_id, max_snapshots_per_run=max_snapshots_per_run)
         self._connection = SqliteConnection(database=database, connection=connection)
+        if media_store == "auto":
+            media_store = SqliteMediaStore(connection=self._connection)
+        super().__init__(
+            workspace_id=workspace_id,
+            max_snapshots_per_run=max_snapshots_per_run,
+            media=MessageMedia(
+                media_store, workspace_id=workspace_id, threshold_bytes=media_threshold_bytes
+            ),
+        )
 
     @contextmanager
     def _session(
@@ -74,4 +90,5 @@ class SqliteStepStore(LocalStepStore):
 
     async def aclose(self) -> None:
         """See `StepStore.aclose`. Store objects of other workspaces are closed with this one."""
+        await self._media.aclose()
         await to_thread.run_sync(self._connection.close)

@@ -30,6 +30,8 @@ def database(mongodb_uri: str) -> Iterator[Database[dict[str, Any]]]:
         for each in (store, store.for_workspace("lab")):
             for number in range(2):
                 await each.save_snapshot(snapshot([request(str(number))], str(number)))
+        assert store.media_store is not None
+        await store.media_store.put(b"nothing names it")
         await store.aclose()
 
     asyncio.run(fill())
@@ -64,12 +66,14 @@ def test_it_tells_what_would_go_and_removes_it_when_told_to(
     perdure: Perdure, database: Database[dict[str, Any]]
 ) -> None:
     perdure.settings["mongodb_database"] = database.name
-    database["messages"].update_many({}, {"$set": {"touched_at": 1}})
+    for each in ("messages", "media"):
+        database[each].update_many({}, {"$set": {"touched_at": 1}})
     database["snapshots"].update_many({"mark": "pruned"}, {"$set": {"pruned_at": 1}})
 
     would = perdure("gc")
     assert "would remove 2 messages" in would.stdout
     assert "and 2 positions of logs" in would.stdout
+    assert "would remove 1 media (16 B)" in would.stdout
     assert "the same command with --delete" in would.stderr
     assert database["messages"].count_documents({}) == 4
 
@@ -82,11 +86,15 @@ def test_it_tells_what_would_go_and_removes_it_when_told_to(
         "stored": 4,
         "messages": 1,
         "positions": 1,
+        "media": 0,
+        "media_size_bytes": 0,
         "grace_days": 1.5,
         "workspace_id": "lab",
     }
     removed = perdure("gc", "--delete")
     assert removed.stdout.startswith("removed 1 messages (")
+    assert "removed 1 media (16 B)" in removed.stdout
+    assert database["media_chunks"].count_documents({}) == 0
     assert removed.stderr == ""
     assert database["messages"].count_documents({}) == 2
 

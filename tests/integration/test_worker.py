@@ -151,6 +151,7 @@ async def test_sigterm_lets_the_tool_finish_and_loses_nothing(
             "127.0.0.1:1",
         ),
         ({"mongodb_database": "without_indexes"}, StoreConfigurationError, "perdure init"),
+        ({"media": "tape:1"}, StoreConfigurationError, "PERDURE_MEDIA=tape:1 names no media store"),
     ],
 )
 @pytest.mark.usefixtures("mongo")  # the database with its indexes

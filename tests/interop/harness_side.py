@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic_ai import Agent, ModelRetry, RunContext
 from pydantic_ai.messages import (
+    BinaryContent,
     ModelMessage,
     ModelRequest,
     ModelResponse,
@@ -36,7 +37,7 @@ PLANS: dict[str, tuple[tuple[str, ...], ...]] = {
     "help me": (("look_up", "set_label"), ("ask",), ("moody",)),
     "break": (("look_up",), ("set_label",), ("explode",)),
     "go on": (("look_up",),),
-    "large": (("large",),),
+    "large": (("large", "picture"),),
 }
 """The steps of an answer to a prompt, each with its tools."""
 
@@ -107,6 +108,14 @@ def make_agent(store: Any, run_id: str) -> Agent[None, str]:
     @agent.tool_plain
     async def large() -> str:
         return "long " * 600
+
+    @agent.tool_plain
+    async def picture() -> dict[str, Any]:
+        image = BinaryContent(data=bytes(range(256)) * 10, media_type="image/png")
+        own = {"part_kind": "x", "content": "mine " * 500, "uri": "u"}
+        escaped = {**own, "__harness_external_uri__": "v", "__harness_external_text__": 5}
+        literal = {"__harness_external_media__": True, "uri": "w"}
+        return {"image": image, "escaped": escaped, "literal": literal}
 
     @helper.tool_plain(name="look_up")
     async def look_up_for_helper() -> str:

@@ -20,17 +20,6 @@ class Recording:
     collections: dict[str, list[dict[str, Any]]]
     reads: dict[str, Any]
 
-    def reads_without(self, *run_ids: str) -> dict[str, Any]:
-        """The reads of all other runs."""
-        return {
-            "runs": [each for each in self.reads["runs"] if each["run_id"] not in run_ids],
-            "of_runs": {
-                run_id: reads
-                for run_id, reads in self.reads["of_runs"].items()
-                if run_id not in run_ids
-            },
-        }
-
 
 def load_recording() -> Recording:
     """Read the file."""
@@ -40,6 +29,10 @@ def load_recording() -> Recording:
 
 
 def recorded_rows(collection: str) -> int:
-    """How many rows of the recording can be imported."""
-    documents = load_recording().collections[collection]
-    return sum(each["run_id"] != EXTERNAL for each in documents)
+    """How many rows the recording has."""
+    return len(load_recording().collections[collection])
+
+
+def recorded_snapshots(run_id: str) -> int:
+    """How many of a run."""
+    return sum(each["run_id"] == run_id for each in load_recording().collections["snapshots"])

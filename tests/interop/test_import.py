@@ -1,19 +1,24 @@
 """Importing what the harness wrote, from a recording of a database of its own."""
 
+import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic_ai.messages import BinaryContent, UserPromptPart
 from pymongo import MongoClient
 from pymongo.database import Database
 
 from stores.importing import Importer, ImportReport, Problem
+from stores.media.addresses import media_uri_for, parse_media_uri
+from stores.media.disk import DiskMediaStore
 from stores.memory import InMemoryStepStore
 from stores.mongo.harness import HarnessDatabase
 from stores.mongo.steps import MongoStepStore
 from stores.protocols import StepStore
 from tests.interop.reads import reads_of
-from tests.interop.recording import EXTERNAL, load_recording, recorded_rows
+from tests.interop.recording import EXTERNAL, load_recording, recorded_rows, recorded_snapshots
 from tests.stores.records import run_record
 
 pytestmark = pytest.mark.integration
@@ -64,8 +69,8 @@ async def test_all_reads_give_what_those_of_the_harness_gave(
 ) -> None:
     report, _ = await imported(reader, mongo)
 
-    assert await reads_of(mongo) == load_recording().reads_without(EXTERNAL)
-    assert (report.runs.imported, report.runs.left_out, report.problem_count) == (4, 1, 2)
+    assert await reads_of(mongo) == load_recording().reads
+    assert (report.runs.imported, report.runs.left_out, report.problem_count) == (5, 0, 0)
     counts = (report.events, report.snapshots, report.tool_effects)
     assert [each.imported for each in counts] == [
         recorded_rows(name) for name in ("events", "snapshots", "tool_effects")
@@ -97,6 +102,7 @@ async def test_a_run_has_the_state_that_its_events_tell(
         "whole": "completed",
         "whole-helper": "completed",
         "broken": "failed",
+        EXTERNAL: "completed",
     }
 
 
@@ -160,7 +166,7 @@ async def test_an_interrupted_import_goes_on(
         await imported(reader, mongo, watch=interrupt)
     await imported(reader, mongo)
 
-    assert await reads_of(mongo) == load_recording().reads_without(EXTERNAL)
+    assert await reads_of(mongo) == load_recording().reads
 
 
 async def test_what_came_since_is_added(
@@ -182,7 +188,7 @@ async def test_what_came_since_is_added(
     counts = (report.events.imported, report.snapshots.imported, report.tool_effects.imported)
     assert counts == (1, len(snapshots[5:]), 1)
     reads = await reads_of(mongo)
-    expected = load_recording().reads_without(EXTERNAL)
+    expected = load_recording().reads
     (was_open,) = reads["of_runs"]["older"].pop("tool_effects")
     assert (was_open["status"], was_open["effect_summary"]) == ("failed", "no")
     for name in ("tool_effects", "unresolved"):
@@ -201,22 +207,91 @@ async def test_a_run_id_that_is_taken_here_is_left_out_and_named(
 
     assert [each.collection for each in problems["whole", "taken"]] == ["runs"]
     assert [each.collection for each in problems["broken", "taken"]] == ["runs"]
-    assert report.runs.imported == 2
+    assert report.runs.imported == 3
     assert await store.list_events(run_id="whole") == []
     assert await store.for_workspace("other").list_events(run_id="broken") == []
 
 
-async def test_a_run_with_content_in_the_media_store_is_refused_whole(
-    reader: HarnessDatabase, store: InMemoryStepStore
+async def test_a_run_whose_content_is_nowhere_is_refused_whole(
+    reader: HarnessDatabase, store: InMemoryStepStore, documents: Documents
 ) -> None:
+    documents["media"].delete_many({"media_type": "image/png"})
+
     _, problems = await imported(reader, store)
 
     refused = problems[EXTERNAL, "external"]
     assert await store.get_run(run_id=EXTERNAL) is None
     assert await store.list_events(run_id=EXTERNAL) == []
-    assert "media store" in refused[0].problem
+    assert "name the harness's media store with --media" in refused[0].problem
     kept = {str(each["_id"]): each for each in load_recording().collections["snapshots"]}
     assert {kept[each.document]["run_id"] for each in refused} == {EXTERNAL}
+
+
+async def test_content_comes_from_the_media_store_that_is_named(
+    mongodb_uri: str, source: str, store: InMemoryStepStore, documents: Documents, tmp_path: Path
+) -> None:
+    media = DiskMediaStore(tmp_path)
+    for chunk in documents["media_chunks"].find():
+        await media.put(chunk["data"])
+    for collection in ("media", "media_chunks"):
+        documents[collection].drop()
+    reader = HarnessDatabase(db_url=mongodb_uri, database=source, media=media)
+
+    report, _ = await imported(reader, store)
+
+    await reader.aclose()
+    assert report.problem_count == 0
+    assert await reads_of(store) == load_recording().reads
+
+
+@pytest.mark.spec("SP-71", "SP-75")
+async def test_large_content_goes_to_the_media_store_here(
+    reader: HarnessDatabase, mongo: MongoStepStore, mongodb_uri: str, prepared_database: str
+) -> None:
+    assert await mongo.list_runs() == []
+    mongo = MongoStepStore(
+        db_url=mongodb_uri, database=prepared_database, media_threshold_bytes=2000
+    )
+
+    await imported(reader, mongo)
+
+    assert await reads_of(mongo) == load_recording().reads
+    assert mongo.media_store is not None
+    assert await mongo.media_store.exists(media_uri_for(bytes(range(256)) * 10))
+    await mongo.aclose()
+
+
+@pytest.mark.parametrize("change", [{"data": b"x"}, {"files_id": "elsewhere"}])
+async def test_content_that_is_damaged_leaves_its_snapshots_out(
+    reader: HarnessDatabase, store: InMemoryStepStore, documents: Documents, change: dict[str, Any]
+) -> None:
+    image = documents["media"].find_one({"media_type": "image/png"})
+    assert image is not None
+    documents["media_chunks"].update_one({"files_id": image["_id"]}, {"$set": change})
+
+    report, problems = await imported(reader, store)
+
+    assert report.runs.imported == 5
+    damaged = problems[EXTERNAL, "damaged"]
+    assert "in the source do not match it" in damaged[0].problem
+    kept = await store.list_snapshots(run_id=EXTERNAL)
+    assert len(kept) + len(damaged) == recorded_snapshots(EXTERNAL)
+
+
+@pytest.mark.spec("SP-74")
+async def test_a_marker_of_an_unknown_version_leaves_its_snapshots_out(
+    reader: HarnessDatabase, store: InMemoryStepStore, documents: Documents
+) -> None:
+    for each in documents["snapshot_messages"].find({"message": {"$regex": "literal-v1"}}):
+        message = each["message"].replace("literal-v1", "literal-v2")
+        documents["snapshot_messages"].update_one(
+            {"_id": each["_id"]}, {"$set": {"message": message}}
+        )
+
+    report, problems = await imported(reader, store)
+
+    assert report.runs.imported == 5
+    assert "'literal-v2'; known is literal-v1" in problems[EXTERNAL, "damaged"][0].problem
 
 
 async def test_text_that_mentions_a_key_of_the_media_store_is_no_media(
@@ -232,17 +307,35 @@ async def test_text_that_mentions_a_key_of_the_media_store_is_no_media(
     assert await store.get_run(run_id="broken") is not None
 
 
-async def test_inline_media_is_refused_too(
+@pytest.mark.spec("SP-73")
+async def test_a_marker_of_the_first_form_is_read(
     reader: HarnessDatabase, store: InMemoryStepStore, documents: Documents
 ) -> None:
-    part = '{"part_kind":"user-prompt","content":"","__harness_external_media__":true}'
-    messages = f'[{{"kind":"request","parts":[{part}]}}]'
+    """Binary, inline, with nothing but `uri`; chunks without a size."""
+    data = b"of old"
+    uri = media_uri_for(data)
+    digest = parse_media_uri(uri)
+    binary = {"kind": "binary", "media_type": "image/png", "uri": uri}
+    part = {
+        "part_kind": "user-prompt",
+        "content": [{**binary, "__harness_external_media__": True}],
+    }
+    messages = json.dumps([{"kind": "request", "parts": [part]}])
     documents["snapshots"].update_one(THIRD_INLINE, {"$set": {"messages": messages}})
+    documents["media"].insert_one({"_id": digest, "chunk_count": 2})
+    for n in (1, 0):
+        piece = {"files_id": digest, "n": n, "data": data[n * 3 : n * 3 + 3]}
+        documents["media_chunks"].insert_one(piece)
 
-    _, problems = await imported(reader, store)
+    await imported(reader, store)
 
-    assert len(problems["broken", "external"]) == 1
-    assert await store.get_run(run_id="broken") is None
+    found = [each.messages for each in await store.list_snapshots(run_id="broken")]
+    parts = [part for messages in found for each in messages for part in each.parts]
+    contents = [each.content for each in parts if isinstance(each, UserPromptPart)]
+    binary_contents = [
+        each for content in contents for each in content if not isinstance(each, str)
+    ]
+    assert [each.data for each in binary_contents if isinstance(each, BinaryContent)] == [data]
 
 
 DAMAGES: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
@@ -285,8 +378,8 @@ async def test_a_damaged_document_is_named_and_the_others_are_imported(
     assert (found.collection, found.document) == (collection, str(document["_id"]))
     assert words in found.problem
     assert getattr(report, collection).left_out == 1
-    assert report.runs.imported == 4
-    expected = load_recording().reads_without(EXTERNAL)
+    assert report.runs.imported == 5
+    expected = load_recording().reads
     for run_id, reads in (await reads_of(store))["of_runs"].items():
         for kind in ("events", "snapshots", "tool_effects"):
             missing = (run_id, kind) == (document["run_id"], collection)
@@ -305,7 +398,7 @@ async def test_a_run_whose_document_is_damaged_is_left_out(
     report, problems = await imported(reader, store)
 
     assert [each.document for each in problems["broken", "damaged"]] == ["broken"]
-    assert (report.runs.imported, report.runs.left_out) == (3, 2)
+    assert (report.runs.imported, report.runs.left_out) == (4, 1)
     assert await store.list_events(run_id="broken") == []
 
 
@@ -320,7 +413,7 @@ async def test_an_id_that_is_no_text_and_rows_without_a_run_are_named(
     assert [each.document for each in problems["7", "damaged"]] == ["7"]
     orphans = {each.collection for each in problems["broken", "damaged"]}
     assert orphans == {"events", "snapshots", "tool_effects"}
-    assert report.runs.imported == 3
+    assert report.runs.imported == 4
 
 
 async def test_what_contradicts_a_row_that_is_here_is_left_out(
@@ -337,7 +430,7 @@ async def test_what_contradicts_a_row_that_is_here_is_left_out(
     collections = [each.collection for each in problems["whole", "conflict"]]
     assert sorted(collections) == ["events", "snapshots", "tool_effects"]
     assert report.rows_imported == 0
-    assert await reads_of(store) == load_recording().reads_without(EXTERNAL)
+    assert await reads_of(store) == load_recording().reads
 
 
 async def test_rows_without_keys_are_not_doubled(
@@ -346,7 +439,7 @@ async def test_rows_without_keys_are_not_doubled(
     await imported(reader, store)
     await imported(reader, store)
 
-    assert await reads_of(store) == load_recording().reads_without(EXTERNAL)
+    assert await reads_of(store) == load_recording().reads
 
 
 async def test_more_problems_than_are_listed_are_counted(

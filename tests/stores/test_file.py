@@ -27,6 +27,7 @@ from tests.stores.dying_writer import bounded_store, second_commit
 from tests.stores.local_conformance import LocalStepStoreConformance
 from tests.stores.local_processes import check_what_two_writers_wrote, run_two_writers
 from tests.stores.records import ODD_KEYS, effect, event, run_record, snapshot
+from tests.stores.step_media_conformance import StepMediaConformance
 from tests.stores.writer import Execution, RunScript, request, response
 
 UNSAFE = ["..", ".", "a..b", "../other", "a/b", "/etc", "a b", "ключ", "a\\b", "~", "@commit-heads"]
@@ -42,7 +43,7 @@ def store(directory: Path) -> FileStepStore:
     return FileStepStore(directory)
 
 
-class TestFileStepStore(LocalStepStoreConformance):
+class TestFileStepStore(LocalStepStoreConformance, StepMediaConformance):
     @pytest.fixture
     def store(self, store: FileStepStore) -> StepStore:
         return store

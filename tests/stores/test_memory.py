@@ -3,9 +3,10 @@ import pytest
 from stores.memory import InMemoryStepStore
 from stores.protocols import StepStore
 from tests.stores.conformance import StepStoreConformance
+from tests.stores.size_conformance import SizeConformance
 
 
-class TestInMemoryStepStore(StepStoreConformance):
+class TestInMemoryStepStore(StepStoreConformance, SizeConformance):
     @pytest.fixture
     def store(self) -> StepStore:
         return InMemoryStepStore()

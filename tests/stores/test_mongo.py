@@ -7,6 +7,7 @@ from pymongo import MongoClient
 from stores.mongo.indexes import COLLECTIONS
 from stores.mongo.steps import MongoStepStore
 from tests.stores.conformance import StepStoreConformance
+from tests.stores.step_media_conformance import StepMediaConformance
 
 pytestmark = pytest.mark.integration
 
@@ -22,7 +23,7 @@ async def store(mongodb_uri: str, prepared_database: str) -> AsyncIterator[Mongo
             client[prepared_database][collection].delete_many({})
 
 
-class TestMongoStepStore(StepStoreConformance):
+class TestMongoStepStore(StepStoreConformance, StepMediaConformance):
     @pytest.fixture
     def store(self, store: MongoStepStore) -> MongoStepStore:
         return store

@@ -20,6 +20,7 @@ from stores.sqlite.steps import SqliteStepStore
 from tests.stores.local_conformance import LocalStepStoreConformance
 from tests.stores.local_processes import check_what_two_writers_wrote, run_two_writers
 from tests.stores.records import effect, event, run_record, snapshot
+from tests.stores.step_media_conformance import StepMediaConformance
 from tests.stores.writer import Execution, RunScript, at, request, response
 
 
@@ -42,13 +43,13 @@ def shared(database: Path) -> Iterator[sqlite3.Connection]:
     connection.close()
 
 
-class TestSqliteStepStore(LocalStepStoreConformance):
+class TestSqliteStepStore(LocalStepStoreConformance, StepMediaConformance):
     @pytest.fixture
     def store(self, store: SqliteStepStore) -> StepStore:
         return store
 
 
-class TestSqliteStepStoreOnASharedConnection(LocalStepStoreConformance):
+class TestSqliteStepStoreOnASharedConnection(LocalStepStoreConformance, StepMediaConformance):
     @pytest.fixture
     def store(self, shared: sqlite3.Connection) -> StepStore:
         return SqliteStepStore(connection=shared)

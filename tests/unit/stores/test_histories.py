@@ -4,7 +4,15 @@ from hypothesis import strategies as st
 
 from stores.digests import message_digest, message_text
 from stores.errors import DamagedSnapshotError
-from stores.histories import MessageLog, assembled, history_of, place, positions_in, ranges_of
+from stores.histories import (
+    MessageLog,
+    StoredTexts,
+    assembled,
+    history_of,
+    place,
+    positions_in,
+    ranges_of,
+)
 from stores.rows import SnapshotRow
 from tests.stores.writer import START, request, text_of
 
@@ -38,9 +46,11 @@ def test_placed_histories_come_back_and_equal_messages_are_added_once(
     log = MessageLog()
     for history in histories:
         messages = [request(str(number)) for number in history]
-        ranges, entries = place(messages, log, workspace_id="w")
+        texts = [message_text(each) for each in messages]
+        ranges, added, entries = place(messages, texts, log, workspace_id="w")
         for entry in entries:
             assert entry.position == len(stored)
+            assert added[entry.position] == message_text(entry.message)
             stored.append(text_of(entry.message))
         positions = list(positions_in(ranges))
         assert [stored[each] for each in positions] == list(map(str, history))
@@ -68,11 +78,12 @@ def test_a_missing_position_and_a_missing_message_are_told_apart() -> None:
         state="complete",
         ranges=((0, 2),),
     )
-    assert assembled(snapshot, {0: "a", 1: "b"}, {"a": "A", "b": "B"}) == ["A", "B"]
+    both = StoredTexts(found={"a": "A", "b": "B"})
+    assert assembled(snapshot, {0: "a", 1: "b"}, both) == ["A", "B"]
     with pytest.raises(DamagedSnapshotError, match="position 1 is missing"):
-        assembled(snapshot, {0: "a"}, {"a": "A"})
+        assembled(snapshot, {0: "a"}, StoredTexts(found={"a": "A"}))
     with pytest.raises(DamagedSnapshotError, match="message 'b' is missing"):
-        assembled(snapshot, {0: "a", 1: "b"}, {"a": "A"})
+        assembled(snapshot, {0: "a", 1: "b"}, StoredTexts(found={"a": "A"}))
     unreadable = {"a": '{"kind": "request", "parts": 7}', "b": "{}"}
     with pytest.raises(DamagedSnapshotError, match="a message cannot be read"):
-        history_of(snapshot, {0: "a", 1: "b"}, unreadable)
+        history_of(snapshot, {0: "a", 1: "b"}, StoredTexts(found=unreadable))

@@ -3,8 +3,11 @@ from typing import cast
 
 import pytest
 
-from stores.errors import InvalidIdentifierError
+from stores.errors import InvalidIdentifierError, StoreConfigurationError
 from stores.file.steps import FileStepStore
+from stores.media.disk import DiskMediaStore
+from stores.media.opening import open_media_store
+from stores.media.s3 import S3MediaStore
 from stores.memory import InMemoryStepStore
 from stores.mongo.steps import MongoStepStore
 from stores.opening import Backend, open_step_store
@@ -43,6 +46,22 @@ def test_an_argument_of_another_backend_is_named() -> None:
         open_step_store("memory", directory="runs", database="runs.db")
     with pytest.raises(ValueError, match="'mongodb' takes no directory="):
         open_step_store("mongodb", db_url="mongodb://x", database="d", directory="runs")
+
+
+@pytest.mark.spec("SP-75")
+def test_the_media_store_of_settings_is_opened_by_its_name(tmp_path: Path) -> None:
+    keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_ENDPOINT_URL": "http://x"}
+    assert open_media_store("mongodb") == "auto"
+    assert open_media_store("none") is None
+    assert isinstance(open_media_store(f"disk:{tmp_path}"), DiskMediaStore)
+    assert isinstance(open_media_store("s3://bucket/a/b", keys), S3MediaStore)
+    with pytest.raises(StoreConfigurationError, match="needs AWS_SECRET_ACCESS_KEY in the"):
+        open_media_store("s3://bucket", {"AWS_ACCESS_KEY_ID": "a"})
+    for name in ("", "disk:", "s3://", "s3:bucket", "redis", "Mongodb"):
+        with pytest.raises(StoreConfigurationError, match="names no media store; pass mongodb"):
+            open_media_store(name, keys)
+    with pytest.raises(ValueError, match="takes no media_store="):
+        open_step_store("memory", media_store=None)
 
 
 def test_what_mongodb_needs_is_named() -> None:
