@@ -26,6 +26,7 @@ with workflow.unsafe.imports_passed_through():
         UnresolvedToolEffect,
     )
     from workflows.agents import find_agent
+    from workflows.approvals import approvals_of_execution
     from workflows.journal import Journal, journal_of_execution
     from workflows.parking import parking_of_execution
     from workflows.payloads import describe
@@ -58,6 +59,7 @@ class AgentRunWorkflow:
         journal = journal_of_execution()
         journal.workspace_id = request.workspace_id
         parking_of_execution().on_change = self._attend
+        approvals_of_execution().on_change = self._attend
         try:
             output = await self._run(request, journal)
             await journal.drain()  # a refusal there still fails the run
@@ -148,7 +150,10 @@ class AgentRunWorkflow:
         )
 
     def _attend(self) -> None:
-        self._settle("needs_attention" if parking_of_execution().calls else "running")
+        waits = parking_of_execution().calls or approvals_of_execution().calls
+        state: RunState = "needs_attention" if waits else "running"
+        if state != self._state:
+            self._settle(state)
 
     def _settle(self, state: RunState) -> None:
         self._state = state

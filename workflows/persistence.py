@@ -21,7 +21,13 @@ from pydantic_ai.capabilities.abstract import (
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.run import AgentRunResult
-from pydantic_ai.tools import AgentDepsT, RunContext, ToolDefinition
+from pydantic_ai.tools import (
+    AgentDepsT,
+    DeferredToolRequests,
+    DeferredToolResults,
+    RunContext,
+    ToolDefinition,
+)
 from pydantic_core import to_jsonable_python
 from temporalio import activity, workflow
 from temporalio.exceptions import ApplicationError
@@ -32,6 +38,7 @@ from stores.identifiers import MAX_LENGTH, check_identifier
 from stores.opening import open_step_store
 from stores.protocols import StepStore
 from stores.records import SnapshotState
+from workflows.approvals import NOT_APPROVED, RunApprovals
 from workflows.delegation import (
     default_conversation_id,
     default_run_id,
@@ -86,6 +93,9 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
     _agent_name: str | None = field(default=None, init=False, repr=False, compare=False)
     """Of the agent that runs, whatever name is recorded."""
     _recorder: RunRecorder | None = field(default=None, init=False, repr=False, compare=False)
+    _approvals: RunApprovals = field(
+        default_factory=RunApprovals, init=False, repr=False, compare=False
+    )
     _history: list[ModelMessage] | None = field(default=None, init=False, repr=False, compare=False)
     """The core's own list, which it mutates: at a failure it is the history as it was then."""
 
@@ -299,6 +309,8 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
             if has_response or (self.capture_frontier and messages):
                 await self._save(ctx, messages)
         finally:  # an observer of the snapshot may be cancelled with the run
+            is_cancelled = failure is CANCELLED
+            await self._approvals.close(self.recorder, CANCELLED if is_cancelled else NOT_APPROVED)
             await self.recorder.failed(failure, _usage(ctx))
         raise error
 
@@ -376,7 +388,17 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
             is_gated=self._is_gated,
             agent_name=self._agent_name,
             reconciled=frozenset(self.reconcile),
+            approvals=self._approvals,
         )
+
+    async def handle_deferred_tool_calls(
+        self, ctx: RunContext[AgentDepsT], *, requests: DeferredToolRequests
+    ) -> DeferredToolResults | None:
+        """Wait, in a workflow, until somebody has approved or denied the calls that need it.
+
+        `None`: nothing is decided here, as with calls that are executed elsewhere.
+        """
+        return await self._calls.decide_approvals(ctx, requests.approvals)
 
     async def after_node_run(
         self,
@@ -390,6 +412,7 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
         if self.capture_frontier and isinstance(node, ModelRequestNode):
             await self._save(ctx, ctx.messages)
         if isinstance(node, CallToolsNode):
+            await self._approvals.close(self.recorder, NOT_APPROVED)
             messages = list(ctx.messages)
             if isinstance(result, ModelRequestNode):
                 messages.append(result.request)
