@@ -103,7 +103,7 @@ class HistoryActivities:
             raise ApplicationError(str(error), type="LookupError", non_retryable=True) from error
         snapshot = point.snapshot
         return LoadHistoryResult(
-            messages=snapshot.messages,
+            messages=point.messages,
             conversation_id=snapshot.conversation_id,
             snapshot_sequence=snapshot.sequence,
             state=snapshot.state,

@@ -220,7 +220,7 @@ async def _refusal(
         if not draft.accept_unresolved:
             point.check_unresolved()
         if draft.prompt is not None:
-            check_prompt(point.snapshot.messages)
+            check_prompt(point.messages)
     except (UnresolvedEffectsError, UserError) as error:
         return error
     return None
@@ -236,7 +236,7 @@ def _print_beginning(submission: Submission, beginning: _Beginning, *, as_json: 
                 **submission.as_document(),
                 "snapshot": {
                     **{name: getattr(snapshot, name) for name in place},
-                    "message_count": len(snapshot.messages),
+                    "message_count": len(beginning.point.messages),
                     "pending_calls": pending,
                 },
                 "unresolved": [asdict(each) for each in unresolved],
@@ -249,7 +249,7 @@ def _print_beginning(submission: Submission, beginning: _Beginning, *, as_json: 
             ("Would start", f"{submission.run_id} of agent {submission.request.agent}"),
             ("From", f"snapshot {snapshot.sequence} of run {snapshot.run_id}"),
             ("Step", f"{snapshot.step_index}, {snapshot.state}"),
-            ("Messages", str(len(snapshot.messages))),
+            ("Messages", str(len(beginning.point.messages))),
             ("Pending calls", ", ".join(pending)),
             ("Unresolved", str(len(unresolved)) if unresolved else "none"),
             ("Refused", str(beginning.refusal) if beginning.refusal else None),
@@ -263,5 +263,5 @@ def _print_beginning(submission: Submission, beginning: _Beginning, *, as_json: 
 def _pending(beginning: _Beginning) -> list[str]:
     from stores.continuing import pending_calls  # noqa: PLC0415
 
-    calls = pending_calls(beginning.point.snapshot.messages)
+    calls = pending_calls(beginning.point.messages)
     return [f"{call.tool_name} ({call.tool_call_id})" for call in calls]

@@ -71,13 +71,18 @@ class LedgerEntry:
 
     @property
     def resolution_words(self) -> str | None:
-        """Who decided what, and why."""
-        found = self.effect.resolution
-        if found is None:
-            return None
-        by = f" by {found.by}" if found.by else ""
-        why = f": {found.why}" if found.why else ""
-        return f"{found.decision}{by}{why}"
+        """Who approved or decided what, and why."""
+        approval, resolution = self.effect.approval, self.effect.resolution
+        said: list[str] = []
+        if approval is not None and approval.state != "asked":
+            said.append(_said(approval.state, approval.by, approval.why))
+        if resolution is not None:
+            said.append(_said(resolution.decision, resolution.by, resolution.why))
+        return "; ".join(said) or None
+
+
+def _said(what: str, by: str | None, why: str | None) -> str:
+    return f"{what}{f' by {by}' if by else ''}{f': {why}' if why else ''}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,8 +144,9 @@ def unresolved_command(
     """List tool calls that have no outcome yet.
 
     Of all runs, oldest first. In flight: an attempt is made. Retrying: the next one has its time.
-    Parked: the run waits for a decision. Unknown: the run is over, and nobody knows what the call
-    did. Those two have the command to type. Needs no worker.
+    Parked: the run waits for a decision. Approval: the call has not run, and does when somebody
+    approves it. Unknown: the run is over, and nobody knows what the call did. Those three have the
+    command to type. Needs no worker.
     """
 
     async def read() -> Sequence[LedgerEntry]:

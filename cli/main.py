@@ -12,6 +12,7 @@ from typing import Annotated, Never
 
 import typer
 
+from cli.approving import approve_command, deny_command
 from cli.collection import gc_command
 from cli.continuing import continue_command, fork_command
 from cli.demo import demo_command
@@ -132,6 +133,8 @@ _add("snapshots", snapshots_command, "perdure snapshots scripted-20260101-120000
 _add("effects", effects_command, "perdure effects scripted-20260101-120000-3fa9c1")
 _add("unresolved", unresolved_command, "perdure unresolved --tool charge_card")
 _add("resolve", resolve_command, "perdure resolve orders-7 2/0 --failed 'no such order'")
+_add("approve", approve_command, "perdure approve orders-7 2/0 --by ann --why 'in the budget'")
+_add("deny", deny_command, "perdure deny orders-7 2/0 --message 'Too dear: find another one.'")
 _add("messages", messages_command, "perdure messages scripted-20260101-120000-3fa9c1 --json")
 _add("gc", gc_command, "perdure gc --grace-days 90 --delete")
 _add(

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from stores.protocols import StepStore
     from stores.records import RunRecord, ToolEffectRecord
 
-StandingKind = Literal["ended", "in flight", "retrying", "parked", "unknown", "unasked"]
-"""`parked`: its run waits for a decision; `unknown`: nobody knows, and its run is over; `unasked`:
-Temporal does not answer."""
+StandingKind = Literal["ended", "in flight", "retrying", "parked", "approval", "unknown", "unasked"]
+"""`parked`: its run waits for a decision; `approval`: it has not run, and does when somebody
+approves it; `unknown`: nobody knows, and its run is over; `unasked`: Temporal does not answer."""
 
 PARALLEL_QUESTIONS = 20
 """Runs that are asked about at a time: enough to fill the round trips, far below any rate limit."""
@@ -124,6 +124,8 @@ def standing_of(
     """How a call stands in its run, whose workflow is that execution."""
     if effect.status not in OPEN:
         return _ended(effect)
+    if effect.awaits_approval and effect.approval:
+        return _unapproved(effect, effect.approval.at, record, execution)
     if is_over(record, execution):
         return Standing(
             kind="unknown",
@@ -131,6 +133,12 @@ def standing_of(
             since=effect.ended_at or effect.started_at,
             command=command_of(effect, is_parked=False),
         )
+    return _going_on(effect, record, execution)
+
+
+def _going_on(
+    effect: "ToolEffectRecord", record: "RunRecord | None", execution: "Execution | None"
+) -> Standing:
     pending = execution.pending_activities if execution else ()
     for activity in pending:
         if _is_call(activity, effect):
@@ -155,15 +163,37 @@ def place_of(effect: "ToolEffectRecord") -> str:
 
 def command_of(effect: "ToolEffectRecord", *, is_parked: bool = True) -> str:
     """What to type to decide on the call."""
+    again = " | --run-again" if is_parked else ""
+    return f"perdure resolve {_names(effect)} --completed JSON | --failed TEXT{again}"
+
+
+def _names(effect: "ToolEffectRecord") -> str:
     names = [effect.run_id, place_of(effect)]
     if effect.workspace_id != "default":
         names += ["--workspace", effect.workspace_id]
-    again = " | --run-again" if is_parked else ""
-    return f"perdure resolve {shlex.join(names)} --completed JSON | --failed TEXT{again}"
+    return shlex.join(names)
 
 
 def _ended(effect: "ToolEffectRecord") -> Standing:
     return Standing(kind="ended", words=effect.status, since=effect.ended_at)
+
+
+def _unapproved(
+    effect: "ToolEffectRecord",
+    since: datetime,
+    record: "RunRecord | None",
+    execution: "Execution | None",
+) -> Standing:
+    denying = f"perdure deny {_names(effect)}"
+    if is_over(record, execution):
+        words = "did not run: its run ended before somebody approved it"
+        return Standing(kind="approval", words=words, since=since, command=denying)
+    return Standing(
+        kind="approval",
+        words=f"approval: waits since {moment(since)}",
+        since=since,
+        command=f"perdure approve {_names(effect)}, or: {denying}",
+    )
 
 
 def _unknown_words(

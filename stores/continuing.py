@@ -11,11 +11,14 @@ from typing import TypeGuard
 from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
+    ModelRequestPart,
     ModelResponse,
+    ModelResponsePart,
     ToolCallPart,
     ToolReturnPart,
 )
 
+from stores.answers import is_decided, is_made_up, with_answers
 from stores.errors import DamagedSnapshotError, UnresolvedEffectsError
 from stores.protocols import StepStore
 from stores.records import (
@@ -30,20 +33,24 @@ from stores.rows import holds_continuation
 LISTED_SNAPSHOTS = 20
 """Snapshots that an error names: enough to choose from, and a run may have thousands."""
 
-_MADE_UP = "pydantic_ai_synthesized_tool_return"
-"""In the metadata of a return that the core made up."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class StartingPoint:
     """A snapshot to go on from.
 
     `unresolved` are the tool effects of its run which that would cross: nobody knows whether they
-    happened, and the history holds no answer of theirs.
+    happened, and the history holds no answer of theirs. `decided` are those of which somebody has
+    said so since.
     """
 
     snapshot: ContinuableSnapshot
     unresolved: tuple[ToolEffectRecord, ...]
+    decided: tuple[ToolEffectRecord, ...] = ()
+
+    @property
+    def messages(self) -> list[ModelMessage]:
+        """The history, with what was decided as its tools' answers."""
+        return with_answers(self.snapshot.messages, self.decided, until=self.snapshot.sequence)
 
     def check_unresolved(self) -> None:
         """Return when nothing is crossed.
@@ -64,7 +71,8 @@ async def continue_run(
 ) -> list[ModelMessage]:
     """The messages of the run's newest snapshot, for `Agent.run(message_history=...)`.
 
-    Look at `list_unresolved_tool_effects` before you take an interrupted one.
+    With what somebody has decided since on calls of unknown outcome, as their answers. Look at
+    `list_unresolved_tool_effects` before you take an interrupted one.
 
     Args:
         store: bound to the run's workspace.
@@ -75,8 +83,8 @@ async def continue_run(
         LookupError: there is no such snapshot. Not retryable.
         DamagedSnapshotError: it cannot be read; the message names another one. Not retryable.
     """
-    snapshot = await _newest(store, run_id, include_interrupted=include_interrupted)
-    return snapshot.messages
+    point = await find_starting_point(store, run_id=run_id, include_interrupted=include_interrupted)
+    return point.messages
 
 
 async def fork_run(
@@ -100,14 +108,14 @@ async def fork_run(
         LookupError: there is no such snapshot; the message names those there are. Not retryable.
         DamagedSnapshotError: it cannot be read; the message names another one. Not retryable.
     """
-    snapshot = await _chosen(
+    point = await find_starting_point(
         store,
-        run_id,
+        run_id=run_id,
         include_interrupted=include_interrupted,
         at_snapshot=at_snapshot,
         at_step=at_step,
     )
-    return snapshot.messages
+    return point.messages
 
 
 async def find_starting_point(
@@ -121,7 +129,7 @@ async def find_starting_point(
     """Where `fork_run` with these arguments begins, and what it would cross.
 
     From the newest snapshot all that is unresolved in the run is crossed; from one that was named,
-    what started before it.
+    what started before it. A call that waits to be approved has not happened, and crosses nothing.
 
     Raises:
         LookupError, DamagedSnapshotError: as `fork_run`.
@@ -137,12 +145,16 @@ async def find_starting_point(
     earlier = [each for each in effects if each.sequence <= snapshot.sequence]
     is_newest = at_snapshot is None and at_step is None
     answered = _answered(snapshot.messages, earlier)
-    unresolved = tuple(
+    crossed = [
         each
         for each in (effects if is_newest else earlier)
-        if each.status in UNRESOLVED and each.sequence not in answered
+        if each.sequence not in answered and not each.awaits_approval
+    ]
+    return StartingPoint(
+        snapshot=snapshot,
+        unresolved=tuple(each for each in crossed if each.status in UNRESOLVED),
+        decided=tuple(each for each in crossed if is_decided(each)),
     )
-    return StartingPoint(snapshot=snapshot, unresolved=unresolved)
 
 
 async def find_continuation(store: StepStore, *, run_id: str) -> RunRecord | None:
@@ -292,8 +304,5 @@ def _answered(messages: Sequence[ModelMessage], effects: Iterable[ToolEffectReco
     return found
 
 
-def _is_answer(part: object) -> TypeGuard[ToolReturnPart]:
-    if not isinstance(part, ToolReturnPart):
-        return False
-    metadata: object = part.metadata
-    return not (isinstance(metadata, dict) and _MADE_UP in metadata)
+def _is_answer(part: ModelRequestPart | ModelResponsePart) -> TypeGuard[ToolReturnPart]:
+    return isinstance(part, ToolReturnPart) and not is_made_up(part)

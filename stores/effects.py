@@ -8,6 +8,7 @@ abandoned the effect is folded again, which is the only way for its status to go
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import get_args
 
 from stores.commits import Disposition
 from stores.digests import ARGUMENTS_SUMMARY_LENGTH, DIGEST_SCHEME, arguments_digest
@@ -20,7 +21,9 @@ from stores.operations import (
 from stores.preparing import PreparedCommit
 from stores.records import (
     UNRESOLVED,
+    ApprovalState,
     EffectPolicy,
+    ToolApproval,
     ToolEffectRecord,
     ToolEffectResolution,
     ToolEffectStatus,
@@ -38,6 +41,8 @@ _RANK: dict[ToolEffectStatus, int] = {
     "resolved": 3,
 }
 """A status yields only to one of higher rank."""
+
+_APPROVAL_STATES: tuple[ApprovalState, ...] = get_args(ApprovalState)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +118,22 @@ class EffectRow(Row):
     def started_at(self) -> datetime:
         """When the call began, or what is known of it."""
         return min(self.live, key=lambda each: each.ordinal).at
+
+    @property
+    def resolution(self) -> ToolEffectResolution | None:
+        """What was decided last about an unknown outcome."""
+        said = [each.resolution for each in self.live if each.resolution is not None]
+        return next((e for e in reversed(said) if e.decision not in _APPROVAL_STATES), None)
+
+    @property
+    def approval(self) -> ToolApproval | None:
+        """How the newest approval stands."""
+        for each in reversed(self.live):
+            for state in _APPROVAL_STATES:
+                said = each.resolution
+                if said is not None and said.decision == state:
+                    return ToolApproval(state=state, at=each.at, by=said.by, why=said.why)
+        return None
 
     @property
     def is_unresolved(self) -> bool:
@@ -276,8 +297,9 @@ def effect_record(row: EffectRow) -> ToolEffectRecord:
         arguments_digest=row.arguments_digest,
         arguments_summary=row.arguments_summary,
         error=current.error,
-        resolution=next((e.resolution for e in reversed(row.live) if e.resolution), None),
+        resolution=row.resolution,
         branch=row.branch,
         commit_number=current.number,
         workspace_id=row.workspace_id,
+        approval=row.approval,
     )

@@ -215,3 +215,21 @@ class MediaFormatError(StoreError, ValueError):
 
 class MediaKeyError(StoreConfigurationError, ValueError):
     """A `key_strategy` gave a path that leaves the media store."""
+
+
+class DecidedResultTooLargeError(StoreError, ValueError):
+    """The result that somebody decided on for a call of a run that is over is too large to keep."""
+
+    def __init__(self, run_id: str, size_bytes: int, limit_bytes: int) -> None:
+        self.run_id = run_id
+        self.size_bytes = size_bytes
+        self.limit_bytes = limit_bytes
+        super().__init__(run_id, size_bytes, limit_bytes)
+
+    def __str__(self) -> str:
+        """What was tried, on which id, what was found, what to do."""
+        return (
+            f"the result for a call of run {self.run_id!r} has {self.size_bytes} bytes as JSON; "
+            f"the ledger keeps {self.limit_bytes} for the run that continues it. Nothing was "
+            "recorded: say it shorter, or give a reference"
+        )

@@ -1,5 +1,6 @@
-"""The rule that run, conversation and workspace ids follow."""
+"""The rule that run, conversation and workspace ids follow, and an id made of two."""
 
+import base64
 import unicodedata
 
 from stores.errors import InvalidIdentifierError
@@ -30,3 +31,19 @@ def check_identifier(kind: str, value: str) -> str:
     else:
         return value
     raise InvalidIdentifierError(kind, value, problem)
+
+
+def derive_run_id(agent_name: str, run_id: str) -> str:
+    """The id of one of several runs that share `run_id` and are told apart by their agent's name.
+
+    Raises:
+        InvalidIdentifierError: the two are too long together.
+    """
+    # The length keeps the pair apart: ("a", "b:c") and ("a:b", "c") must not meet.
+    pair = f"{len(agent_name.encode())}:{agent_name}{run_id}"
+    derived = "sp-" + base64.urlsafe_b64encode(pair.encode()).decode().rstrip("=")
+    if len(derived) > MAX_LENGTH:
+        problem = f"has {len(derived)} characters when derived from agent_name and run id"
+        kind = "run_id"
+        raise InvalidIdentifierError(kind, f"{derived[:20]}...", problem)
+    return derived

@@ -116,3 +116,27 @@ def _needed(value: str | Path | None, what: str) -> str | Path:
         msg = f"pass {what}"
         raise ValueError(msg)
     return value
+
+
+def store_of_spec(
+    backend: Backend,
+    *,
+    directory: str | None = None,
+    database: str | None = None,
+    max_snapshots_per_run: int | None = None,
+) -> StepStore | None:
+    """The store that a serialised spec names; `None` where it names nothing but memory.
+
+    Raises:
+        ValueError: `mongodb`, whose connection string belongs in no spec, or an unknown backend.
+    """
+    if backend not in {"memory", "file", "sqlite"}:
+        message = f"backend {backend!r} is none of 'memory', 'file', 'sqlite'"
+        raise ValueError(message)
+    store = open_step_store(
+        backend,
+        directory=directory,
+        database=database,
+        max_snapshots_per_run=max_snapshots_per_run,
+    )
+    return None if backend == "memory" and max_snapshots_per_run is None else store

@@ -159,11 +159,12 @@ class FinishToolEffect(EffectOperation):
     """Record how a tool call ended. Key: the effect's identity and an ordinal.
 
     A finish never moves an effect back: `resolved` is final, `completed` and `failed` yield only to
-    it, `unknown` yields to all three. A `resolution` is recorded even where the status stays.
+    it, `unknown` yields to all three. A `resolution` is recorded even where the status stays; with
+    `started` it does: the call has not ended, its approval is asked for or given.
     """
 
     kind: Literal["finish_tool_effect"] = "finish_tool_effect"
-    status: Literal["completed", "failed", "unknown", "resolved"]
+    status: Literal["started", "completed", "failed", "unknown", "resolved"]
     error: str | None = None
     error_type: str | None = None
     resolution: ToolEffectResolution | None = None

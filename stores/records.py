@@ -41,6 +41,9 @@ EffectPolicy = Literal["read", "idempotent", "once"]
 ResolutionDecision = Literal["completed", "failed", "run_again"]
 """What somebody decided about a call whose outcome is unknown."""
 
+ApprovalState = Literal["asked", "approved", "denied"]
+"""How a call stands that may only run when somebody says so."""
+
 UNRESOLVED: frozenset[ToolEffectStatus] = frozenset({"started", "unknown"})
 """Statuses that leave open whether the effect happened."""
 
@@ -155,9 +158,24 @@ class SnapshotSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class ToolEffectResolution:
-    """Who settled an unknown outcome, how and why; `by` is `reconcile` for the tool's own check."""
+    """Who settled an unknown outcome, how and why; `by` is `reconcile` for the tool's own check.
 
-    decision: ResolutionDecision
+    Or how an approval stands: that it was asked for, or who gave or denied it. `result` is kept of
+    a decision that no run heard: what the call returned, as JSON text.
+    """
+
+    decision: ResolutionDecision | ApprovalState
+    by: str | None = None
+    why: str | None = None
+    result: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolApproval:
+    """How the newest approval of a call stands, and since when."""
+
+    state: ApprovalState
+    at: datetime
     by: str | None = None
     why: str | None = None
 
@@ -190,6 +208,13 @@ class ToolEffectRecord:
     branch: str = ""
     commit_number: int | None = None
     workspace_id: str = DEFAULT_WORKSPACE
+    approval: ToolApproval | None = None
+
+    @property
+    def awaits_approval(self) -> bool:
+        """Whether the call has not run, and does not before somebody approves it."""
+        approval = self.approval
+        return self.status == "started" and approval is not None and approval.state == "asked"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,6 +31,7 @@ with workflow.unsafe.imports_passed_through():
         UnresolvedToolEffect,
     )
     from workflows.agents import deps_factory_of, find_agent
+    from workflows.approvals import approvals_of_execution
     from workflows.deps import DepsReference
     from workflows.hops import (
         HopState,
@@ -72,6 +73,7 @@ class AgentRunWorkflow:
         journal = journal_of_execution()
         journal.workspace_id = request.workspace_id
         parking_of_execution().on_change = self._attend
+        approvals_of_execution().on_change = self._attend
         try:
             output = await self._run(request, journal)
             await journal.drain()  # a refusal there still fails the run
@@ -188,7 +190,10 @@ class AgentRunWorkflow:
             hops.resumption = Resumption(state=request.hop, messages=beginning.messages)
 
     def _attend(self) -> None:
-        self._settle("needs_attention" if parking_of_execution().calls else "running")
+        waits = parking_of_execution().calls or approvals_of_execution().calls
+        state: RunState = "needs_attention" if waits else "running"
+        if state != self._state:
+            self._settle(state)
 
     def _settle(self, state: RunState) -> None:
         self._state = state

@@ -8,6 +8,7 @@ effect="read")` for the tools of an MCP server.
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, cast, get_args
 
@@ -144,6 +145,20 @@ def call_key(lineage: Lineage) -> str:
     """SHA-256 (hex) over run, branch, step and call index."""
     place = [lineage.run_id, lineage.branch, lineage.step_index, lineage.call_index]
     return hashlib.sha256(json.dumps(place, separators=(",", ":")).encode()).hexdigest()
+
+
+def with_attempts(given: RetryPolicy | None, needed: RetryPolicy) -> RetryPolicy:
+    """What somebody set for an agent's activities, with as many attempts as a policy needs.
+
+    Pauses and errors that are final stay what they were. Only a longest pause that nobody set is
+    the policy's, so that a run does not wait minutes for an outcome that is known.
+    """
+    if given is None:
+        return needed
+    pause = given.maximum_interval
+    if pause is None and needed.maximum_interval is not None:
+        pause = max(needed.maximum_interval, given.initial_interval)
+    return replace(given, maximum_attempts=needed.maximum_attempts, maximum_interval=pause)
 
 
 def activity_options(policy: EffectPolicy, tool: ToolDefinition) -> ActivityConfig:

@@ -4,7 +4,6 @@ Headers are no part of what a replay compares: a history that was recorded witho
 adding one changes no command.
 """
 
-from dataclasses import replace
 from typing import Any
 
 from temporalio import activity, workflow
@@ -27,6 +26,7 @@ from activities.errors import as_application_error
 from activities.worker_store import WorkerStore
 from stores.errors import StoreError
 from stores.protocols import StepStore
+from workflows.effects import with_attempts
 from workflows.hops import hops_of_execution
 from workflows.journal import find_journal
 from workflows.lineage import (
@@ -117,11 +117,10 @@ def _tell_activity(input: StartActivityInput | StartLocalActivityInput) -> None:
 
 
 def _follow(input: StartActivityInput, options: ActivityConfig) -> None:  # noqa: A002 - as above
-    """Set the options of a tool's effect policy; errors that no retry helps stay what they are."""
+    """Set the options of a tool's effect policy, over those of the agent's activities."""
     retries = options.get("retry_policy")
     if retries is not None:
-        final = input.retry_policy.non_retryable_error_types if input.retry_policy else None
-        input.retry_policy = replace(retries, non_retryable_error_types=final)
+        input.retry_policy = with_attempts(input.retry_policy, retries)
     if "cancellation_type" in options:
         input.cancellation_type = options["cancellation_type"]
 

@@ -20,6 +20,7 @@ from pydantic_ai.usage import RunUsage
 from temporalio import workflow
 
 from activities.boundaries import HopBounds
+from workflows.approvals import approvals_of_execution
 from workflows.journal import journal_of_execution
 from workflows.parking import parking_of_execution
 from workflows.recorder import RunRecorder
@@ -144,6 +145,7 @@ class Hops:
             or not recorder.is_at_rest
             or journal_of_execution().open_effects
             or parking_of_execution().calls
+            or approvals_of_execution().calls
             or self._children
             or not workflow.all_handlers_finished()
         )

@@ -209,7 +209,7 @@ class Journal:
     def _track(self, operation: Operation) -> None:
         if isinstance(operation, StartToolEffect):
             self._open_effects[operation.run_id, operation.effect_key] = operation
-        elif isinstance(operation, FinishToolEffect):
+        elif isinstance(operation, FinishToolEffect) and operation.status != "started":
             self._open_effects.pop((operation.run_id, operation.effect_key), None)
 
     def _raise_unseen(self, run_id: str) -> None:

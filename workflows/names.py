@@ -14,9 +14,13 @@ UNRESOLVED_TOOL_EFFECTS_QUERY = "unresolved_tool_effects"
 LINEAGE_HEADER = "perdure-lineage"
 """Header of activities and child workflows; see `workflows.lineage.Lineage`."""
 RESOLVE_UPDATE = "resolve_tool_effect"
+APPROVE_UPDATE = "decide_approval"
 
 EFFECT_POLICIES_PATCH = "effect-policies"
 """Runs that began before it retry tools that declare nothing, and park no call."""
+
+APPROVALS_PATCH = "approvals"
+"""Runs that met an approval before it ended with it, and wait for none."""
 
 STEP_PERSISTENCE = "step_persistence"
 """Capability id."""

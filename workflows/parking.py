@@ -1,9 +1,5 @@
-"""Parked calls: a run waits for somebody to say what became of a tool call.
+"""Parked calls: a run waits for somebody to say what became of a tool call."""
 
-An update answers. What it may say is checked in its validator, so a wrong answer costs no history.
-"""
-
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -12,12 +8,12 @@ from jsonschema import ValidationError
 from jsonschema.validators import validator_for
 from pydantic import BaseModel
 from temporalio import workflow
-from temporalio.exceptions import ApplicationError
 
 from stores.identifiers import DEFAULT_WORKSPACE
 from stores.records import ResolutionDecision
 from workflows import names
 from workflows.payloads import SubmittedInput
+from workflows.waiting import Waiting, WaitingCall
 
 
 class ResolveToolEffectRequest(SubmittedInput):
@@ -50,49 +46,22 @@ class ResolveToolEffectResult(BaseModel):
 
 
 @dataclass(kw_only=True)
-class ParkedCall:
+class ParkedCall(WaitingCall):
     """A call whose outcome is unknown. `problem` says why, in words for people."""
 
-    run_id: str
-    workspace_id: str
-    tool_call_id: str
-    tool_name: str
-    step_index: int
-    call_index: int
     problem: str
     parked_at: datetime
     return_schema: dict[str, Any] = field(default_factory=dict[str, Any])
     decision: ResolveToolEffectRequest | None = None
 
-    @property
-    def place(self) -> str:
-        """Step and call index, as a person names them."""
-        return f"{self.step_index}/{self.call_index}"
-
-    def is_of(self, request: ResolveToolEffectRequest) -> bool:
-        """Whether it is a call of the run that is meant."""
-        return (self.run_id, self.workspace_id) == (request.run_id, request.workspace_id)
-
-    def is_named(self, call: str) -> bool:
-        """Whether somebody means it by this place or tool call id."""
-        return call in {self.place, self.tool_call_id}
-
 
 @dataclass(kw_only=True)
-class Parking:
+class Parking(Waiting[ParkedCall]):
     """The parked calls of a workflow execution, of all its runs."""
 
-    on_change: Callable[[], None] | None = None
-    """Called when the first call is parked and when the last one is not any more."""
-    _calls: list[ParkedCall] = field(default_factory=list[ParkedCall])
-    _decided: list[ParkedCall] = field(default_factory=list[ParkedCall])
-    """So that who answers too late is told what was decided, and by whom."""
+    awaited: str = "decision"
+    error_type: str = "ResolutionRefusedError"
     _has_handler: bool = False
-
-    @property
-    def calls(self) -> tuple[ParkedCall, ...]:
-        """In the order in which they were parked."""
-        return tuple(self._calls)
 
     async def wait(
         self, call: ParkedCall, *, longest: timedelta | None
@@ -102,36 +71,8 @@ class Parking:
         Repeats: the first valid answer counts.
         """
         self._listen()
-        self._calls.append(call)
-        self._announce(call)
-        try:
-            await workflow.wait_condition(lambda: call.decision is not None, timeout=longest)
-        except TimeoutError:
-            pass
-        finally:
-            self._calls.remove(call)
-        if call.decision is not None:
-            self._decided.append(call)
-        self._tell_change(len(self._calls))
+        await self.until_decided(call, announce=lambda: _announce(call), longest=longest)
         return call.decision
-
-    def _announce(self, call: ParkedCall) -> None:
-        workflow.logger.warning(
-            "run %r needs attention: the outcome of call %s of tool %r is unknown. Decide with: "
-            "perdure resolve %s %s --completed JSON | --failed TEXT | --run-again",
-            call.run_id,
-            call.place,
-            call.tool_name,
-            call.run_id,
-            call.place,
-        )
-        meter = workflow.metric_meter()
-        meter.create_counter("perdure_tool_effects_parked", "Calls with an unknown outcome").add(1)
-        self._tell_change(len(self._calls) - 1)
-
-    def _tell_change(self, others: int) -> None:
-        if not others and self.on_change:
-            self.on_change()
 
     def _listen(self) -> None:
         if self._has_handler:
@@ -142,7 +83,7 @@ class Parking:
         )
 
     async def _resolve(self, request: ResolveToolEffectRequest) -> ResolveToolEffectResult:
-        call = self._find(request)
+        call = self.decide(request)
         call.decision = request
         return ResolveToolEffectResult(
             run_id=call.run_id,
@@ -154,28 +95,13 @@ class Parking:
         )
 
     def _check(self, request: ResolveToolEffectRequest) -> None:
-        call = self._find(request)
-        if call.decision is not None:
-            by = f" by {call.decision.by}" if call.decision.by else ""
-            raise _refusal(request, f"was decided{by} already: {call.decision.decision}")
+        call = self.check_waits(request)
         if request.decision == "failed" and not request.error:
-            raise _refusal(request, "needs an error text to be resolved as failed")
-        if request.decision == "completed":
-            _check_result(request, call)
-
-    def _find(self, request: ResolveToolEffectRequest) -> ParkedCall:
-        """The call that is meant; one of another workspace is as one that does not exist."""
-        mine = [each for each in self._calls if each.is_of(request)]
-        found = [each for each in mine if each.is_named(request.call)]
-        decided = [each for each in self._decided if each.is_of(request)]
-        found = found or [each for each in decided if each.is_named(request.call)][-1:]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            places = ", ".join(each.place for each in found)
-            raise _refusal(request, f"is ambiguous; name one of {places}")
-        waiting = ", ".join(f"{each.place} ({each.tool_name})" for each in mine) or "none"
-        raise _refusal(request, f"waits for no decision; waiting calls of that run: {waiting}")
+            raise self.refusal(request, "needs an error text to be resolved as failed")
+        misfits = _misfits(request, call) if request.decision == "completed" else None
+        if misfits:
+            problem = f"cannot be completed with this result: it does not fit {call.tool_name!r}'s"
+            raise self.refusal(request, f"{problem} return type at {misfits}")
 
 
 def parking_of_execution() -> Parking:
@@ -192,18 +118,23 @@ _ATTRIBUTE = "__perdure_parking__"
 """On the workflow's instance, as the journal is."""
 
 
-def _check_result(request: ResolveToolEffectRequest, call: ParkedCall) -> None:
+def _announce(call: ParkedCall) -> None:
+    workflow.logger.warning(
+        "run %r needs attention: the outcome of call %s of tool %r is unknown. Decide with: "
+        "perdure resolve %s --completed JSON | --failed TEXT | --run-again",
+        call.run_id,
+        call.place,
+        call.tool_name,
+        call.words,
+    )
+    meter = workflow.metric_meter()
+    meter.create_counter("perdure_tool_effects_parked", "Calls with an unknown outcome").add(1)
+
+
+def _misfits(request: ResolveToolEffectRequest, call: ParkedCall) -> str:
+    """Where the result does not fit: path and rule, not the value, since failures are read."""
     if not call.return_schema:
-        return
+        return ""
     validator = validator_for(call.return_schema)(call.return_schema)
     problems: list[ValidationError] = list(validator.iter_errors(request.result))
-    if problems:
-        # Path and rule, not the value: failures are read by many.
-        where = ", ".join(f"{each.json_path} ({each.validator})" for each in problems)
-        problem = f"cannot be completed with this result: it does not fit {call.tool_name!r}'s"
-        raise _refusal(request, f"{problem} return type at {where}")
-
-
-def _refusal(request: ResolveToolEffectRequest, problem: str) -> ApplicationError:
-    message = f"call {request.call!r} of run {request.run_id!r} {problem}"
-    return ApplicationError(message, type="ResolutionRefusedError", non_retryable=True)
+    return ", ".join(f"{each.json_path} ({each.validator})" for each in problems)

@@ -5,11 +5,10 @@ the same agent persists in a plain `agent.run` too.
 """
 
 import asyncio
-import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from pydantic_ai import CallToolsNode, ModelRequestNode
 from pydantic_ai.capabilities import AbstractCapability
@@ -22,17 +21,23 @@ from pydantic_ai.capabilities.abstract import (
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
 from pydantic_ai.models import Model, ModelRequestContext
 from pydantic_ai.run import AgentRunResult
-from pydantic_ai.tools import AgentDepsT, RunContext, ToolDefinition
-from pydantic_core import to_jsonable_python
+from pydantic_ai.tools import (
+    AgentDepsT,
+    DeferredToolRequests,
+    DeferredToolResults,
+    RunContext,
+    ToolDefinition,
+)
 from temporalio import activity, workflow
 from temporalio.exceptions import ApplicationError
 
 from activities.reconciling import Reconcile
 from stores.errors import InvalidIdentifierError
-from stores.identifiers import MAX_LENGTH, check_identifier
-from stores.opening import open_step_store
+from stores.identifiers import check_identifier, derive_run_id
+from stores.opening import open_step_store, store_of_spec
 from stores.protocols import StepStore
 from stores.records import SnapshotState
+from workflows.approvals import NOT_APPROVED, RunApprovals
 from workflows.delegation import (
     default_conversation_id,
     default_run_id,
@@ -48,7 +53,7 @@ from workflows.metadata import check_metadata
 from workflows.names import EFFECT_POLICIES_PATCH, STEP_PERSISTENCE
 from workflows.notices import SnapshotSaved, notice_of
 from workflows.pending import MissingToolsError, check_pending_calls
-from workflows.recorder import CANCELLED, Failure, RunRecorder
+from workflows.recorder import CANCELLED, Failure, RunRecorder, usage_of
 from workflows.streaming import streamed
 from workflows.submission import RunOrigin, current_run_id, current_submission
 from workflows.tool_calls import ToolCalls
@@ -91,6 +96,9 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
     _agent_name: str | None = field(default=None, init=False, repr=False, compare=False)
     """Of the agent that runs, whatever name is recorded."""
     _recorder: RunRecorder | None = field(default=None, init=False, repr=False, compare=False)
+    _approvals: RunApprovals = field(
+        default_factory=RunApprovals, init=False, repr=False, compare=False
+    )
     _history: list[ModelMessage] | None = field(default=None, init=False, repr=False, compare=False)
     """The core's own list, which it mutates: at a failure it is the history as it was then."""
 
@@ -125,17 +133,13 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
             ValueError: another backend, or one that lacks an argument or does not take it. Nothing
                 falls back to memory: a slip of the pen would go unnoticed until a run is missing.
         """
-        if backend not in {"memory", "file", "sqlite"}:
-            message = f"backend {backend!r} is none of 'memory', 'file', 'sqlite'"
-            raise ValueError(message)
-        store = open_step_store(
+        store = store_of_spec(
             backend,
             directory=directory,
             database=database,
             max_snapshots_per_run=max_snapshots_per_run,
         )
-        is_default = backend == "memory" and max_snapshots_per_run is None
-        return cls(store=None if is_default else store, **options)
+        return cls(store=store, **options)
 
     # --- identity ---
 
@@ -196,14 +200,7 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
             raise RuntimeError(message)
         if self.agent_name is None:
             return check_identifier("run_id", ctx.run_id)
-        # The length keeps the pair apart: ("a", "b:c") and ("a:b", "c") must not meet.
-        pair = f"{len(self.agent_name.encode())}:{self.agent_name}{ctx.run_id}"
-        derived = "sp-" + base64.urlsafe_b64encode(pair.encode()).decode().rstrip("=")
-        if len(derived) > MAX_LENGTH:
-            problem = f"has {len(derived)} characters when derived from agent_name and run id"
-            kind = "run_id"
-            raise InvalidIdentifierError(kind, f"{derived[:20]}...", problem)
-        return derived
+        return derive_run_id(self.agent_name, ctx.run_id)
 
     def _writer(self, run_id: str) -> BoundaryWriter:
         if workflow.in_workflow():
@@ -282,7 +279,7 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
         messages = result.all_messages()
         if not self.recorder.transcript.equals(messages):
             await self._save(ctx, messages)
-        await self.recorder.event("run_completed", usage=_usage(ctx))
+        await self.recorder.event("run_completed", usage=usage_of(ctx))
         return result
 
     async def on_run_error(
@@ -307,7 +304,9 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
             if has_response or (self.capture_frontier and messages):
                 await self._save(ctx, messages)
         finally:  # an observer of the snapshot may be cancelled with the run
-            await self.recorder.failed(failure, _usage(ctx))
+            is_cancelled = failure is CANCELLED
+            await self._approvals.close(self.recorder, CANCELLED if is_cancelled else NOT_APPROVED)
+            await self.recorder.failed(failure, usage_of(ctx))
         raise error
 
     # --- model requests ---
@@ -395,7 +394,17 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
             is_gated=self._is_gated,
             agent_name=self._agent_name,
             reconciled=frozenset(self.reconcile),
+            approvals=self._approvals,
         )
+
+    async def handle_deferred_tool_calls(
+        self, ctx: RunContext[AgentDepsT], *, requests: DeferredToolRequests
+    ) -> DeferredToolResults | None:
+        """Wait, in a workflow, until somebody has approved or denied the calls that need it.
+
+        `None`: nothing is decided here, as with calls that are executed elsewhere.
+        """
+        return await self._calls.decide_approvals(ctx, requests.approvals)
 
     async def after_node_run(
         self,
@@ -409,6 +418,7 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
         if self.capture_frontier and isinstance(node, ModelRequestNode):
             await self._save(ctx, ctx.messages)
         if isinstance(node, CallToolsNode):
+            await self._approvals.close(self.recorder, NOT_APPROVED)
             messages = list(ctx.messages)
             if isinstance(result, ModelRequestNode):
                 messages.append(result.request)
@@ -438,7 +448,3 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
         self._history = ctx.messages
         # After a node the context is the one from before it, which a model request has outrun.
         self.recorder.step_index = max(self.recorder.step_index, ctx.run_step)
-
-
-def _usage(ctx: RunContext[Any]) -> dict[str, Any]:
-    return cast("dict[str, Any]", to_jsonable_python(ctx.usage, exclude_none=True))

@@ -3,9 +3,11 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from pydantic_ai.messages import ModelMessage
+from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
+from pydantic_ai.tools import RunContext
+from pydantic_core import to_jsonable_python
 from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflowError
 
 from stores.operations import (
@@ -51,6 +53,12 @@ class Failure:
 CANCELLED = Failure(text="cancelled", error_type="cancelled")
 """What is recorded of a run or a call that was cancelled."""
 
+AWAITS_APPROVAL = Failure(text="waits for approval", error_type="ApprovalRequired")
+"""What an event says of a call that has not run: its run needs attention, and has not failed."""
+
+FinishStatus = Literal["started", "completed", "failed", "unknown", "resolved"]
+"""What is recorded of a call after its start; `started` where it has not ended by that."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ToolCallPlace:
@@ -60,6 +68,16 @@ class ToolCallPlace:
     call_index: int
     tool_call_id: str
     tool_name: str
+
+    @classmethod
+    def of(cls, ctx: RunContext[Any], part: ToolCallPart, *, tool_name: str) -> "ToolCallPlace":
+        """Where the newest model response of the run makes the call."""
+        return cls(
+            step_index=ctx.run_step,
+            call_index=_call_index(ctx, part),
+            tool_call_id=part.tool_call_id,
+            tool_name=tool_name,
+        )
 
     @property
     def identity(self) -> tuple[int, int, str]:
@@ -84,8 +102,9 @@ class RunRecorder:
         default_factory=Counter[tuple[int, str, int | None]]
     )
     _parked: set[tuple[int, int, str]] = field(default_factory=set[tuple[int, int, str]])
+    """Calls that wait for somebody's decision."""
     _saves: int = 0
-    _open_calls: int = 0
+    _open_calls: set[tuple[int, int, str]] = field(default_factory=set[tuple[int, int, str]])
     _annotations: dict[str, AnnotateToolEffect] = field(
         default_factory=dict[str, AnnotateToolEffect]
     )
@@ -228,7 +247,13 @@ class RunRecorder:
         self, call: ToolCallPlace, *, effect: EffectPolicy | None, arguments: str
     ) -> None:
         """Barrier: returns when the start is stored, so that the tool may run."""
-        self._open_calls += 1
+        await self._start(call, effect, arguments)
+        await self.event("tool_call_started", call=call, barrier=True)
+
+    async def _start(
+        self, call: ToolCallPlace, effect: EffectPolicy | None, arguments: str
+    ) -> None:
+        self._open_calls.add(call.identity)
         operation = StartToolEffect(
             run_id=self.run_id,
             sequence=self.writer.next_sequence(self.run_id),
@@ -240,7 +265,6 @@ class RunRecorder:
             arguments=arguments,
         )
         await self.writer.record(operation)
-        await self.event("tool_call_started", call=call, barrier=True)
 
     async def annotate(
         self, effect_key: str, *, idempotency_key: str | None, effect_summary: str | None
@@ -259,7 +283,7 @@ class RunRecorder:
     async def tool_ended(
         self,
         call: ToolCallPlace,
-        status: Literal["completed", "failed", "unknown", "resolved"],
+        status: FinishStatus,
         failure: Failure | None = None,
         *,
         resolution: ToolEffectResolution | None = None,
@@ -269,7 +293,7 @@ class RunRecorder:
         is_done = status == "completed" or (status == "resolved" and failure is None)
         kind: EventKind = "tool_call_completed" if is_done else "tool_call_failed"
         await self.event(kind, call=call, failure=failure, run_state=self._leave(call))
-        self._open_calls -= 1
+        self._open_calls.discard(call.identity)
         await self._record_end()
 
     async def tool_unknown(self, call: ToolCallPlace, failure: Failure, *, is_parked: bool) -> None:
@@ -282,11 +306,39 @@ class RunRecorder:
 
     async def tool_runs_again(self, call: ToolCallPlace, resolution: ToolEffectResolution) -> None:
         """Barrier: returns when it is stored that somebody has the call run again."""
-        await self._finish(call, "unknown", None, resolution)
+        await self._run(call, "unknown", resolution)
+
+    async def approval_asked(
+        self, call: ToolCallPlace, *, effect: EffectPolicy | None, arguments: str
+    ) -> None:
+        """Barrier: returns when it is stored that a call waits to be approved, and its run with it.
+
+        The call may have begun before, and asked for the approval itself.
+        """
+        if call.identity not in self._open_calls:
+            await self._start(call, effect, arguments)
+        await self._finish(call, "started", None, ToolEffectResolution(decision="asked"))
+        self._parked.add(call.identity)
+        await self.event(
+            "tool_call_started",
+            call=call,
+            failure=AWAITS_APPROVAL,
+            run_state="needs_attention",
+            barrier=True,
+        )
+
+    async def tool_approved(self, call: ToolCallPlace, resolution: ToolEffectResolution) -> None:
+        """Barrier: returns when it is stored who approved the call, so that it may run."""
+        await self._run(call, "started", resolution)
+
+    async def _run(
+        self, call: ToolCallPlace, status: FinishStatus, resolution: ToolEffectResolution
+    ) -> None:
+        await self._finish(call, status, None, resolution)
         await self.event("tool_call_started", call=call, barrier=True, run_state=self._leave(call))
 
     def _leave(self, call: ToolCallPlace) -> RunState | None:
-        """The state that a run goes back to when the last of its parked calls is settled."""
+        """The state that a run goes back to when the last of its waiting calls is settled."""
         if call.identity not in self._parked:
             return None
         self._parked.discard(call.identity)
@@ -295,7 +347,7 @@ class RunRecorder:
     async def _finish(
         self,
         call: ToolCallPlace,
-        status: Literal["completed", "failed", "unknown", "resolved"],
+        status: FinishStatus,
         failure: Failure | None,
         resolution: ToolEffectResolution | None,
     ) -> None:
@@ -339,3 +391,21 @@ class RunRecorder:
 
 def _newest(said: str | None, before: str | None) -> str | None:
     return before if said is None else said
+
+
+def _call_index(ctx: RunContext[Any], call: ToolCallPart) -> int:
+    """Position of the call in the newest model response."""
+    for message in reversed(ctx.messages):
+        if isinstance(message, ModelResponse):
+            calls = [part for part in message.parts if isinstance(part, ToolCallPart)]
+            for index, part in enumerate(calls):
+                if part.tool_call_id == call.tool_call_id:
+                    return index
+            break
+    msg = f"tool call {call.tool_call_id!r} ({call.tool_name}) is in no response of the run"
+    raise RuntimeError(msg)
+
+
+def usage_of(ctx: RunContext[Any]) -> dict[str, Any]:
+    """What a run has used so far, as its events keep it."""
+    return cast("dict[str, Any]", to_jsonable_python(ctx.usage, exclude_none=True))

@@ -2,29 +2,37 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast, get_args
 
+from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.capabilities.abstract import WrapToolExecuteHandler
-from pydantic_ai.exceptions import ToolFailed
-from pydantic_ai.messages import ModelResponse, ToolCallPart, ToolReturn
-from pydantic_ai.tools import RunContext, ToolDefinition
+from pydantic_ai.exceptions import ApprovalRequired, ToolFailed
+from pydantic_ai.messages import ToolCallPart, ToolReturn
+from pydantic_ai.tools import (
+    DeferredToolApprovalResult,
+    DeferredToolRequests,
+    DeferredToolResults,
+    RunContext,
+    ToolDefinition,
+    ToolDenied,
+)
 from pydantic_core import to_jsonable_python
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.exceptions import TimeoutError as TemporalTimeoutError
 
 from activities.reconciling import ReconcileRequest, ReconcileResult
+from stores.decisions import RESOLVED_BY
 from stores.records import EffectPolicy, ToolEffectResolution
 from workflows import effects, policies
+from workflows.approvals import PendingCall, RunApprovals
 from workflows.effects import OUTCOME_UNKNOWN
 from workflows.lineage import Lineage, Scope, entered, scope_of
+from workflows.names import AGENT_RUN, APPROVALS_PATCH
 from workflows.parking import ParkedCall, ResolveToolEffectRequest, parking_of_execution
 from workflows.recorder import CANCELLED, Failure, RunRecorder, ToolCallPlace
-
-RESOLVED_BY = "perdure_resolution"
-"""Key in a tool return's metadata: a person or a check gave this result, not the tool."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +46,7 @@ class ToolCalls:
             outside a workflow nothing is attempted twice.
         agent_name: whose tools these are, to find a check of an unknown outcome.
         reconciled: names of tools that have such a check.
+        approvals: calls of the run that wait for approval.
     """
 
     recorder: RunRecorder
@@ -46,6 +55,7 @@ class ToolCalls:
     is_gated: bool
     agent_name: str | None
     reconciled: frozenset[str]
+    approvals: RunApprovals
 
     async def execute(
         self,
@@ -60,23 +70,28 @@ class ToolCalls:
         A call that is cancelled in flight is `unknown`: it may have happened. One that is cancelled
         before it began is `failed`. Eviction records nothing.
         """
-        place = ToolCallPlace(
-            step_index=ctx.run_step,
-            call_index=_call_index(ctx, part),
-            tool_call_id=part.tool_call_id,
-            tool_name=tool.name,
-        )
-        policy = effects.effect_of(tool, self.settled) if self.is_gated else None
-        declared = policy or effects.declared_effect(tool)
-        arguments = json.dumps(to_jsonable_python(args, fallback=repr))
+        pending = self.approvals.take(part.tool_call_id) if ctx.tool_call_approved else None
+        place = ToolCallPlace.of(ctx, part, tool_name=tool.name)
+        policy = self._policy_of(tool)
         call = _Call(
-            calls=self, place=place, tool=tool, policy=policy, arguments=arguments, round=0
+            calls=self,
+            ctx=ctx,
+            place=place,
+            tool=tool,
+            policy=policy,
+            declared=policy or effects.declared_effect(tool),
+            arguments=_arguments_of(args),
+            round=pending.round if pending else 0,
         )
         has_begun = False
         try:
-            await self.recorder.tool_started(place, effect=declared, arguments=arguments)
+            await call.begin(pending)
             has_begun = True
             result, resolution = await call.settled_result(args, handler)
+        except _DeferredError as deferred:
+            raise deferred.signal from None
+        except _DeniedError as error:
+            return error.denied
         except asyncio.CancelledError:
             await self.recorder.tool_ended(place, "unknown" if has_begun else "failed", CANCELLED)
             raise
@@ -96,15 +111,81 @@ class ToolCalls:
         )
         return result
 
+    async def decide_approvals(
+        self, ctx: RunContext[Any], parts: Sequence[ToolCallPart]
+    ) -> DeferredToolResults | None:
+        """What somebody says of calls that need approval; `None` where this run does not wait."""
+        if not parts or not self.waits_for_approval(ctx):
+            return None
+        calls = [await self._pending(ctx, part) for part in parts]
+        decided = await self.ask(calls)
+        ids = [part.tool_call_id for part in parts]
+        return DeferredToolResults(approvals=dict(zip(ids, decided, strict=True)))
+
+    async def ask(self, calls: Sequence[PendingCall]) -> list[DeferredToolApprovalResult | bool]:
+        """What somebody says of each call; returns when all are decided on."""
+        return await self.approvals.ask(
+            calls, recorder=self.recorder, workspace_id=self.lineage.workspace_id
+        )
+
+    def waits_for_approval(self, ctx: RunContext[Any]) -> bool:
+        """Whether a call that needs approval waits for it, and does not end the run.
+
+        A user's own workflow whose agent may end with the requests is asked by it.
+        """
+        if not self.is_gated:
+            return False
+        is_ours = workflow.info().workflow_type == AGENT_RUN
+        if not is_ours and _may_end_with_requests(ctx.agent):
+            return False
+        return workflow.patched(APPROVALS_PATCH)
+
+    async def _pending(self, ctx: RunContext[Any], part: ToolCallPart) -> PendingCall:
+        begun = self.approvals.begun(part.tool_call_id)
+        if begun is not None:
+            return begun
+        manager = ctx.tool_manager
+        if manager is None:
+            message = f"tool call {part.tool_call_id!r} ({part.tool_name}) has no tool manager"
+            raise RuntimeError(message)
+        # What people are asked about is what the tool will be called with.
+        validated = await manager.validate_tool_call(part)
+        if validated.tool is None or validated.validated_args is None:
+            message = f"tool call {part.tool_call_id!r} ({part.tool_name}) is valid no more"
+            raise RuntimeError(message)
+        tool = validated.tool.tool_def
+        return PendingCall(
+            place=ToolCallPlace.of(ctx, part, tool_name=tool.name),
+            effect=self._policy_of(tool),
+            arguments=_arguments_of(validated.validated_args),
+            round=0,
+        )
+
+    def _policy_of(self, tool: ToolDefinition) -> EffectPolicy | None:
+        return effects.effect_of(tool, self.settled) if self.is_gated else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Call:
     calls: ToolCalls
+    ctx: RunContext[Any]
     place: ToolCallPlace
     tool: ToolDefinition
     policy: EffectPolicy | None
+    declared: EffectPolicy | None
     arguments: str
     round: int
+
+    async def begin(self, pending: PendingCall | None) -> None:
+        """Barrier: returns when the tool may run. A call that waited for approval has begun."""
+        recorder = self.calls.recorder
+        if pending is None:
+            await recorder.tool_started(self.place, effect=self.declared, arguments=self.arguments)
+        elif pending.is_approved:
+            pending.check(self.arguments)
+        else:
+            said = ToolEffectResolution(decision="approved", why="by a handler of the agent")
+            await recorder.tool_approved(self.place, said)
 
     async def settled_result(
         self, args: dict[str, Any], handler: WrapToolExecuteHandler
@@ -113,6 +194,11 @@ class _Call:
         try:
             with entered(self._scope()):
                 return await handler(args), None
+        except ApprovalRequired as signal:
+            if not self.calls.waits_for_approval(self.ctx):
+                raise
+            await self._defer(signal)
+            return await self._once_more().settled_result(args, handler)
         except ActivityError as error:
             if not _is_unknown(error):
                 raise
@@ -130,8 +216,30 @@ class _Call:
                 raise _ResolvedAsFailedError(Failure(text=text, error_type="Resolved"), resolution)
             case "run_again":
                 await self.calls.recorder.tool_runs_again(self.place, resolution)
-                again = replace(self, round=self.round + 1)
-                return await again.settled_result(args, handler)
+                return await self._once_more().settled_result(args, handler)
+
+    def _once_more(self) -> "_Call":
+        """The call in a round of its own: what came of the round before is not its outcome."""
+        return replace(self, round=self.round + 1)
+
+    async def _defer(self, signal: ApprovalRequired) -> None:
+        """Return when the call may run again.
+
+        Raises:
+            _DeferredError: pydantic-ai is to ask for the approval.
+            _DeniedError: the call, which was approved once, was denied now.
+        """
+        pending = PendingCall(
+            place=self.place, effect=self.policy, arguments=self.arguments, round=self.round + 1
+        )
+        if not self.ctx.tool_call_approved:
+            self.calls.approvals.add(pending)
+            raise _DeferredError(signal)
+        # pydantic-ai asks once a call, and would end the run now.
+        (decided,) = await self.calls.ask([pending])
+        self.calls.approvals.take(self.place.tool_call_id)
+        if isinstance(decided, ToolDenied):
+            raise _DeniedError(decided)
 
     def _scope(self) -> Scope:
         policy = self.policy
@@ -222,6 +330,31 @@ class _ResolvedAsFailedError(Exception):
         super().__init__(failure.text)
 
 
+class _DeferredError(Exception):
+    """A call has asked to be approved: an answer, and no failure."""
+
+    def __init__(self, signal: ApprovalRequired) -> None:
+        self.signal = signal
+        super().__init__()
+
+
+class _DeniedError(Exception):
+    def __init__(self, denied: ToolDenied) -> None:
+        self.denied = denied
+        super().__init__(denied.message)
+
+
+def _arguments_of(args: dict[str, Any]) -> str:
+    return json.dumps(to_jsonable_python(args, fallback=repr))
+
+
+def _may_end_with_requests(agent: AbstractAgent[Any, Any] | None) -> bool:
+    """Whether `DeferredToolRequests` is among the agent's output types."""
+    output: object = agent.output_type if agent else None
+    types = cast("Sequence[object]", output) if isinstance(output, Sequence) else get_args(output)
+    return DeferredToolRequests in (*types, output)
+
+
 def _is_unknown(error: ActivityError) -> bool:
     return isinstance(error.cause, ApplicationError) and error.cause.type == OUTCOME_UNKNOWN
 
@@ -231,16 +364,3 @@ def _is_lost(error: Exception) -> bool:
     return isinstance(error, ActivityError) and (
         _is_unknown(error) or isinstance(error.cause, TemporalTimeoutError)
     )
-
-
-def _call_index(ctx: RunContext[Any], call: ToolCallPart) -> int:
-    """Position of the call in the newest model response."""
-    for message in reversed(ctx.messages):
-        if isinstance(message, ModelResponse):
-            calls = [part for part in message.parts if isinstance(part, ToolCallPart)]
-            for index, part in enumerate(calls):
-                if part.tool_call_id == call.tool_call_id:
-                    return index
-            break
-    msg = f"tool call {call.tool_call_id!r} ({call.tool_name}) is in no response of the run"
-    raise RuntimeError(msg)

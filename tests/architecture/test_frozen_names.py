@@ -23,7 +23,7 @@ from client import DATA_CONVERTER
 from sandbox import workflow_runner
 from stores import operations
 from stores.memory import InMemoryStepStore
-from workflows import agent_run_models, deps, hops, lineage, names, parking, recording
+from workflows import agent_run_models, approvals, deps, hops, lineage, names, parking, recording
 from workflows.agents import find_reconcile
 from workflows.delegates import child_run_id, delegate
 from workflows.registry import WORKFLOWS
@@ -82,7 +82,9 @@ def test_other_names() -> None:
     assert names.STEP_PERSISTENCE == "step_persistence"
     assert names.LINEAGE_HEADER == "perdure-lineage"
     assert names.RESOLVE_UPDATE == "resolve_tool_effect"
+    assert names.APPROVE_UPDATE == "decide_approval"
     assert names.EFFECT_POLICIES_PATCH == "effect-policies"
+    assert names.APPROVALS_PATCH == "approvals"
     bundled = (scripted.name, assistant.name, orders.name)
     assert bundled == ("scripted", "assistant", "orders")
 
@@ -274,6 +276,17 @@ FIELDS: dict[type[BaseModel], tuple[list[str], list[str]]] = {
         ["call", "decision", "run_id"],
     ),
     parking.ResolveToolEffectResult: (
+        ["call_index", "decision", "run_id", "step_index", "tool_call_id", "tool_name"],
+        ["call_index", "decision", "run_id", "step_index", "tool_call_id", "tool_name"],
+    ),
+    approvals.DecideApprovalRequest: (
+        [
+            *("arguments_digest", "by", "call", "decision", "message", "run_id", "why"),
+            "workspace_id",
+        ],
+        ["arguments_digest", "call", "decision", "run_id"],
+    ),
+    approvals.DecideApprovalResult: (
         ["call_index", "decision", "run_id", "step_index", "tool_call_id", "tool_name"],
         ["call_index", "decision", "run_id", "step_index", "tool_call_id", "tool_name"],
     ),

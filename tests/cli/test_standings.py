@@ -1,5 +1,6 @@
 """How open tool calls stand, by what ledger and Temporal say."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,7 +10,7 @@ from cli.executions import Execution, PendingActivity
 from cli.ledger import Calls, LedgerEntry, attention_lines, entries_of
 from cli.standings import standing_of, unasked
 from stores.attempts import ToolAttempt, ToolCallPlace, ToolGate
-from stores.records import ToolEffectRecord, ToolEffectResolution
+from stores.records import ToolApproval, ToolEffectRecord, ToolEffectResolution
 from tests.stores.records import effect, run_record
 from tests.stores.writer import at
 
@@ -128,7 +129,8 @@ def test_entry_has_the_attempts_of_its_call_in_all_rounds_and_who_decided() -> N
         for each, attempts in [(place, (lost,)), (again, (lost, done)), (other, (done,))]
     ]
     decided = ToolEffectResolution(decision="run_again", by="ann", why="no receipt")
-    record = call("completed", resolution=decided)
+    approval = ToolApproval(state="approved", at=at(1), by="bob")
+    record = call("completed", resolution=decided, approval=approval)
 
     (entry,) = entries_of(Calls(effects=[record], gates=gates), [unasked(record)])
 
@@ -136,7 +138,25 @@ def test_entry_has_the_attempts_of_its_call_in_all_rounds_and_who_decided() -> N
     assert found == [(0, 1), (1, 1), (1, 2)]
     assert entry.as_document()["late_writes"] == 2
     assert entry.attempts_words == "3: entered, entered, completed"
-    assert entry.resolution_words == "run_again by ann: no receipt"
+    assert entry.resolution_words == "approved by bob; run_again by ann: no receipt"
+
+
+def test_call_that_waits_for_approval_says_what_to_type_while_its_run_goes_on() -> None:
+    approval = ToolApproval(state="asked", at=EARLIER)
+    asked = call("started", approval=approval)
+    stuck = run_record(state="needs_attention")
+
+    waits = standing_of(asked, stuck, execution())
+    over = standing_of(asked, stuck, execution(status="TERMINATED"))
+    given = standing_of(
+        call("started", approval=replace(approval, state="approved")), stuck, execution(activity())
+    )
+
+    assert (waits.kind, waits.since, over.kind) == ("approval", EARLIER, "approval")
+    assert waits.command == "perdure approve run-1 2/0, or: perdure deny run-1 2/0"
+    assert over.command == "perdure deny run-1 2/0"
+    assert over.words.startswith("did not run")
+    assert given.kind == "in flight"
 
 
 def test_attention_names_the_call_and_the_command_in_its_workspace() -> None:

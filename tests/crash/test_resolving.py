@@ -24,6 +24,8 @@ from workflows.agent_run_models import AgentRunInput
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(180)]
 
 WITHIN = timedelta(seconds=60)
+SAVED_MESSAGES = 3
+"""After the first step: prompt, call, and what it returned."""
 
 
 @pytest.fixture
@@ -127,6 +129,7 @@ def check_effects(perdure: Perdure, run_id: str) -> None:
         "decision": "completed",
         "by": "ann",
         "why": "the bank says so",
+        "result": None,
     }
     (attempt,) = paid["attempts"]
     assert (attempt["round"], attempt["number"], attempt["outcome"]) == (0, 1, "entered")
@@ -190,7 +193,49 @@ async def test_call_of_a_terminated_run_is_settled_in_the_ledger_and_the_run_con
     decided = perdure("resolve", handle.id, "2/0", "--completed", '"paid"', "--by", "ann")
     assert decided.returncode == 0, decided.stderr
     assert perdure.document("unresolved")["effects"] == []
-    assert perdure.document(*continuing)["refusal"] is None
+    continued = perdure.document(*continuing)
+    assert continued["refusal"] is None
+    assert continued["snapshot"]["message_count"] == SAVED_MESSAGES + 2  # the call and its answer
     (_, paid) = perdure.document("effects", handle.id)["effects"]
     assert (paid["status"], paid["effect_summary"]) == ("resolved", json.dumps("paid"))
-    assert paid["resolution"] == {"decision": "completed", "by": "ann", "why": None}
+    said = {"decision": "completed", "by": "ann", "why": None, "result": json.dumps("paid")}
+    assert paid["resolution"] == said
+
+
+async def test_calls_that_wait_for_approval_are_approved_and_denied_after_a_kill(
+    temporal: Client, store: StepStore, settings: Settings, tmp_path: Path, perdure: Perdure
+) -> None:
+    cheap, dear = tmp_path / "cheap", tmp_path / "dear"
+    calls: list[Call] = [("order", {"path": str(path)}) for path in (cheap, dear)]
+    with WorkerProcess(settings, log_path=tmp_path / "worker.log") as worker:
+        handle = await start(temporal, settings, [calls])
+        run_id = handle.id
+        await eventually(lambda: has_state(store, run_id, "needs_attention"), within=WITHIN)
+        worker.restart()
+        waiting = perdure.document("unresolved")["effects"]
+        assert [each["standing_kind"] for each in waiting] == ["approval", "approval"]
+        assert all(each["since"] and str(tmp_path) in each["arguments_summary"] for each in waiting)
+        wrong = perdure("approve", run_id, "1/0", "--digest", "abc", "--dry-run")
+        assert (wrong.returncode, waiting[0]["arguments_digest"] in wrong.stderr) == (2, True)
+        unfit = perdure("resolve", run_id, "1/0", "--run-again")
+        assert (unfit.returncode, "waits for `perdure approve`" in unfit.stderr) == (3, True)
+
+        approved = perdure("approve", run_id, "1/0", "--by", "ann", "--why", "cheap")
+        assert approved.returncode == 0, approved.stderr
+        denied = perdure.document("deny", run_id, "1/1", "--by", "ann", "--message", "too dear")
+        assert (denied["decision"], denied["workflow_id"]) == ("denied", run_id)
+        await asyncio.wait_for(handle.result(), WITHIN.total_seconds())
+
+        given_up = await start(temporal, settings, [calls[:1]])
+        await eventually(lambda: has_state(store, given_up.id, "needs_attention"), within=WITHIN)
+        await given_up.terminate("gives up")
+
+    assert len(cheap.read_text().splitlines()) == 1
+    assert not dear.exists()
+    late = perdure("deny", run_id, "1/0")
+    assert late.returncode == 3
+    assert "waits for no approval: it completed, approved by ann" in late.stderr
+    late = perdure("approve", given_up.id, "1/0")
+    assert (late.returncode, "its run is over" in late.stderr) == (1, True)
+    assert perdure("deny", given_up.id, "1/0").returncode == 0
+    assert await store.list_unresolved_tool_effects() == []

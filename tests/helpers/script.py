@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic_ai import Agent, ModelRetry, Tool
+from pydantic_ai import Agent, ApprovalRequired, ModelRetry, RunContext, Tool
 from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
@@ -76,13 +76,26 @@ async def pay(path: str, delay: float = 0.0) -> str:
     return "paid"
 
 
+async def _ask_first(ctx: RunContext[object], text: str) -> str:
+    """Give the text back once the call is approved."""
+    if not ctx.tool_call_approved:
+        raise ApprovalRequired
+    return text
+
+
+ask_first = Tool(_ask_first, name="ask_first", metadata={"effect": "idempotent"})
+
+
 def make_agent(
     name: str | None = "script", *, tools: Sequence[Tool[Any]] = (), **options: Any
 ) -> Agent[None, str]:
     """An agent of that name with `tools` and every one below; `options` go to `durable`."""
     capabilities = durable(**options)
     agent = Agent(
-        FunctionModel(follow), name=name, tools=[*tools, Tool(pay)], capabilities=capabilities
+        FunctionModel(follow),
+        name=name,
+        tools=[*tools, Tool(pay), Tool(pay, name="order", requires_approval=True), ask_first],
+        capabilities=capabilities,
     )
 
     @agent.tool_plain(metadata={"effect": "read"})

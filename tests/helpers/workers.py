@@ -6,10 +6,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from pydantic_ai import Agent
+from pydantic_ai.durable_exec.temporal import PydanticAIPlugin
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowHandle, WorkflowHistory
+from temporalio.runtime import MetricBuffer, Runtime, TelemetryConfig
 from temporalio.worker import Worker
 
+from client import DATA_CONVERTER
 from settings import Settings
 from stores.protocols import StepStore
 from worker import build_replayer, build_worker
@@ -38,6 +41,25 @@ async def replay(
     history = await handle.fetch_history()
     await build_replayer(agents).replay_workflow(history)
     return history
+
+
+async def metered(client: Client) -> tuple[Client, MetricBuffer]:
+    """The client with a runtime of its own, whose metrics can be read; buffered is what is new."""
+    buffer = MetricBuffer(10_000)
+    connected = await Client.connect(
+        client.service_client.config.target_host,
+        namespace=client.namespace,
+        data_converter=DATA_CONVERTER,
+        plugins=[PydanticAIPlugin()],
+        runtime=Runtime(telemetry=TelemetryConfig(metrics=buffer)),
+    )
+    return connected, buffer
+
+
+def counted(buffer: MetricBuffer, name: str) -> int:
+    """What was added to a counter since the buffer was read last."""
+    updates = buffer.retrieve_updates()
+    return sum(int(each.value) for each in updates if each.metric.name == name)
 
 
 def count_events(history: WorkflowHistory) -> Counter[str]:

@@ -15,9 +15,11 @@ from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.common import RetryPolicy
 
 from stores.continuing import find_continuation
+from stores.decisions import RESOLVED_BY, settle_tool_effect
 from stores.memory import InMemoryStepStore
 from stores.mongo.steps import MongoStepStore
 from stores.protocols import StepStore
+from stores.records import ToolEffectResolution
 from tests.helpers.eventually import eventually
 from tests.helpers.script import Call, echo_steps, follow, make_agent, script
 from tests.helpers.workers import count_scheduled_activities, replay, running_worker
@@ -215,6 +217,36 @@ async def test_an_interrupted_history_without_a_prompt_executes_its_pending_call
     assert held.read_text() == "hh"
     (effect,) = await memory.list_tool_effects(run_id=handle.id)
     assert (effect.tool_name, effect.status, effect.step_index) == ("hold", "completed", 0)
+
+
+async def test_decision_on_a_call_of_a_run_that_is_over_reaches_the_model_of_the_next(
+    temporal: Client, memory: InMemoryStepStore, task_queue: str, tmp_path: Path
+) -> None:
+    held = tmp_path / "held"
+    async with running_worker(temporal, memory, AGENTS, task_queue):
+        source = await left_in_a_tool(
+            temporal, memory, task_queue, held, [[("hold", {"path": str(held)})]]
+        )
+        (open_call,) = await memory.list_unresolved_tool_effects()
+        said = ToolEffectResolution(decision="completed", by="ann", result='"held, says ann"')
+        await settle_tool_effect(memory, open_call, said, now=open_call.started_at)
+        # Without a prompt the call would be executed.
+        handle, output = await run(
+            *(temporal, task_queue),
+            agent="frontier",
+            continue_from=source,
+            include_interrupted=True,
+        )
+        await replay(handle, AGENTS)
+        Path(f"{held}.go").touch()
+    assert output.output == "done"
+    assert held.read_text() == "h"
+    assert await memory.list_tool_effects(run_id=handle.id) == []
+    snapshot = await memory.latest_snapshot(run_id=handle.id)
+    assert snapshot is not None
+    (told,) = returns_of(snapshot.messages)
+    assert (told.content, told.tool_call_id) == ("held, says ann", "call-1-0")
+    assert told.metadata == {RESOLVED_BY: {"by": "ann", "why": None}}
 
 
 @pytest.mark.spec("SP-35")

@@ -29,6 +29,7 @@ from temporalio.workflow import ActivityConfig
 
 from activities.reconciling import Completed, Finding, NotDone, NotKnown, UnknownCall
 from stores.attempts import ToolGate
+from stores.decisions import RESOLVED_BY
 from stores.faulty import Fault, FaultPlan, with_faults
 from stores.memory import InMemoryStepStore
 from stores.mongo.steps import MongoStepStore
@@ -37,9 +38,9 @@ from stores.records import ToolEffectRecord
 from tests.helpers.eventually import eventually
 from tests.helpers.script import Call, follow, script
 from tests.helpers.user_workflows import ScriptedRun, ScriptedRunsInput, ScriptedRunsWorkflow
-from tests.helpers.workers import replay, running_worker
+from tests.helpers.workers import counted, metered, replay, running_worker
 from tests.integration.conftest import WITHIN
-from workflows import names
+from workflows import gate, names
 from workflows.agent_run import AgentRunWorkflow
 from workflows.agent_run_models import AgentRunInput
 from workflows.durable import durable
@@ -47,7 +48,6 @@ from workflows.effects import effect
 from workflows.lineage import is_tool_activity
 from workflows.parking import ResolveToolEffectRequest, ResolveToolEffectResult
 from workflows.persistence import StepPersistence
-from workflows.tool_calls import RESOLVED_BY
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 
@@ -235,12 +235,12 @@ def is_parked(store: StepStore, run_id: str) -> Callable[[], Awaitable[bool]]:
 
 async def outcomes(store: StepStore, run_id: str) -> list[list[str]]:
     gates = await store.attempts.list_gates(run_id=run_id)
-    return [[attempt.outcome for attempt in gate.attempts] for gate in gates]
+    return [[attempt.outcome for attempt in each.attempts] for each in gates]
 
 
 async def only_gate(store: StepStore, run_id: str) -> ToolGate:
-    (gate,) = await store.attempts.list_gates(run_id=run_id)
-    return gate
+    (found,) = await store.attempts.list_gates(run_id=run_id)
+    return found
 
 
 async def only_effect(store: StepStore, run_id: str) -> ToolEffectRecord:
@@ -282,11 +282,11 @@ async def test_tool_that_fails_twice_and_then_works_shows_three_attempts(
 ) -> None:
     async with run(temporal, memory, task_queue, (tool, {"key": key, "until": 2})) as handle:
         await ended(handle)
-    gate = await only_gate(memory, handle.id)
-    assert [each.outcome for each in gate.attempts] == ["failed", "failed", "completed"]
-    assert [each.number for each in gate.attempts] == [1, 2, 3]
-    assert [each.error for each in gate.attempts] == ["attempt 1", "attempt 2", None]
-    assert all(each.ended_at and each.ended_at >= each.started_at for each in gate.attempts)
+    made = await only_gate(memory, handle.id)
+    assert [each.outcome for each in made.attempts] == ["failed", "failed", "completed"]
+    assert [each.number for each in made.attempts] == [1, 2, 3]
+    assert [each.error for each in made.attempts] == ["attempt 1", "attempt 2", None]
+    assert all(each.ended_at and each.ended_at >= each.started_at for each in made.attempts)
     assert (await only_effect(memory, handle.id)).status == "completed"
 
 
@@ -373,6 +373,26 @@ async def test_worker_that_stops_without_grace_after_the_body_parks_nothing(
     assert (await only_effect(memory, handle.id)).status == "completed"
     kinds = [(each.kind, each.error) for each in await memory.list_events(run_id=handle.id)]
     assert "tool_call_failed" not in dict(kinds)
+
+
+async def test_result_that_is_too_large_to_keep_counts_unless_its_report_is_lost(
+    temporal: Client,
+    memory: InMemoryStepStore,
+    task_queue: str,
+    key: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gate, "LARGEST_RESULT_BYTES", 20)
+    async with run(temporal, memory, task_queue, ("pay", {"key": f"{key}-0"})) as handle:
+        await ended(handle)
+    client = disturbed(temporal, Reports("lose"))
+    async with run(client, memory, task_queue, ("pay", {"key": f"{key}-1"})) as handle:
+        with pytest.raises(WorkflowFailureError):
+            await asyncio.wait_for(handle.result(), WITHIN.total_seconds())
+    assert (bodies[f"{key}-0"], bodies[f"{key}-1"]) == (1, 1)
+    found = await only_effect(memory, handle.id)
+    assert found.status == "failed"
+    assert "ResultTooLargeError: the tool returned" in str(found.error)
 
 
 async def test_attempt_that_never_reached_the_gate_is_no_attempt(
@@ -550,8 +570,18 @@ async def test_tool_may_have_its_run_fail_instead_of_waiting(
 async def test_run_that_is_cancelled_while_parked_leaves_the_call_unknown(
     temporal: Client, memory: InMemoryStepStore, task_queue: str, key: str
 ) -> None:
-    async with run(temporal, memory, task_queue, ("hang", {"key": key})) as handle:
+    client, buffer = await metered(temporal)
+    attributes = {names.STATE_ATTRIBUTE.name}
+    calls: Call = ("hang", {"key": key})
+    async with run(client, memory, task_queue, calls, search_attributes=attributes) as handle:
         await eventually(is_parked(memory, handle.id))
+
+        async def is_found_so() -> bool:
+            found = (await handle.describe()).typed_search_attributes
+            return found.get(names.STATE_ATTRIBUTE) == "needs_attention"
+
+        await eventually(is_found_so)
+        assert counted(buffer, "perdure_tool_effects_parked") == 1
         await handle.cancel()
         with pytest.raises(WorkflowFailureError):
             await asyncio.wait_for(handle.result(), WITHIN.total_seconds())
@@ -585,7 +615,7 @@ async def test_run_that_is_cancelled_with_tools_in_flight_says_of_each_what_happ
             await asyncio.wait_for(handle.result(), WITHIN.total_seconds())
         # The run has waited for the body that is not only a read.
         gates = await memory.attempts.list_gates(run_id=handle.id)
-        assert [gate.newest.outcome for gate in gates][:2] == ["cancelled", "completed"]
+        assert [each.newest.outcome for each in gates][:2] == ["cancelled", "completed"]
         go.touch()
     rows = await memory.list_tool_effects(run_id=handle.id)
     assert [each.status for each in rows] == ["unknown", "completed", "unknown"]
@@ -631,10 +661,8 @@ async def test_of_two_answers_one_wins_and_the_other_is_told_which(
     assert [part.content for part in await returned(memory, handle.id)] == [winner, "paid"]
     rows = await memory.list_tool_effects(run_id=handle.id)
     assert [each.status for each in rows] == ["resolved", "completed"]
-    assert [gate.newest.number for gate in await memory.attempts.list_gates(run_id=handle.id)] == [
-        1,
-        1,
-    ]
+    gates = await memory.attempts.list_gates(run_id=handle.id)
+    assert [each.newest.number for each in gates] == [1, 1]
 
 
 async def test_parked_call_in_a_users_own_workflow_is_decided_likewise(

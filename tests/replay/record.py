@@ -37,6 +37,7 @@ from tests.replay.outline import outline_of
 from workflows import names
 from workflows.agent_run import AgentRunWorkflow
 from workflows.agent_run_models import AgentRunInput
+from workflows.approvals import DecideApprovalRequest
 from workflows.names import AGENT_RUN, SEARCH_ATTRIBUTES
 from workflows.parking import ResolveToolEffectRequest
 
@@ -244,6 +245,35 @@ async def streamed(bench: Bench) -> WorkflowHandle[Any, Any]:
     return handle
 
 
+async def approved(bench: Bench) -> WorkflowHandle[Any, Any]:
+    """Calls that wait for approval: one is approved, one denied, and one has asked itself.
+
+    `unapproved` beside it is from before runs waited: it ended there. No code makes it any more.
+    """
+    orders: list[Call] = [("order", {"path": "/dev/null"}), ("order", {"path": "/dev/zero"})]
+    calls: list[Call] = [*orders, ("ask_first", {"text": "a"}), ("echo", {"text": "b"})]
+    handle = await bench.start("approved", prompt=script([calls]))
+
+    async def are_asked() -> bool:
+        effects = await bench.store.list_tool_effects(run_id="approved")
+        return [each.awaits_approval for each in effects].count(True) == len(calls) - 1
+
+    await eventually(are_asked)
+    for effect in await bench.store.list_unresolved_tool_effects(run_id="approved"):
+        decision = DecideApprovalRequest(
+            run_id="approved",
+            call=effect.tool_call_id,
+            decision="denied" if effect.call_index == 1 else "approved",
+            arguments_digest=effect.arguments_digest or "",
+            by="alice",
+        )
+        await handle.execute_update(  # pyright: ignore[reportUnknownMemberType] - the SDK's overloads
+            names.APPROVE_UPDATE, decision
+        )
+    await handle.result()
+    return handle
+
+
 async def ended(handle: WorkflowHandle[Any, Any]) -> None:
     try:
         await handle.result()
@@ -258,7 +288,7 @@ SCENARIOS: dict[str, Scenario] = {
     for each in (
         *(completed, parallel_tools, continued, failed, cancelled, recovered, fallback),
         *(delegating, delegated, delegating_failed, delegating_cancelled),
-        *(parked, hop_left, hop_taken, deps_by_reference, streamed),
+        *(parked, hop_left, hop_taken, deps_by_reference, streamed, approved),
     )
 }
 FAULTS = (

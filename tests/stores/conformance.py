@@ -9,6 +9,7 @@ from tests.stores.continuation_conformance import (
     LostClaimConformance,
     UnresolvedConformance,
 )
+from tests.stores.decided_conformance import DecidedConformance
 from tests.stores.lost_task_conformance import ResetConformance, SupersedeConformance
 from tests.stores.outside_conformance import OutsideConformance
 from tests.stores.row_conformance import EffectConformance, EventConformance, SnapshotConformance
@@ -25,6 +26,7 @@ class StepStoreConformance(
     LostClaimConformance,
     UnresolvedConformance,
     ClaimConformance,
+    DecidedConformance,
     AnnotationConformance,
     AttentionConformance,
     CommitConformance,

@@ -10,17 +10,20 @@ from pydantic import ValidationError
 from pydantic_ai import Agent, RunContext
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.tools import ToolDefinition
+from pydantic_ai.toolsets import FunctionToolset
 from pydantic_ai.usage import RunUsage
 from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityCancellationType
 
 from settings import Settings
+from stores.memory import InMemoryStepStore
 from stores.records import EffectPolicy
 from workflows import effects
 from workflows.agents import AgentSetupError, register_agents
 from workflows.durable import durable
 from workflows.effects import UnknownEffectPolicyError, effect, effect_key
 from workflows.lineage import Lineage, entered, scope_of
+from workflows.persistence import StepPersistence
 
 CALL = Lineage(run_id="run", branch="branch").in_call(1, 0, "call", tool_name="pay", effect="once")
 
@@ -121,6 +124,42 @@ def test_options_follow_from_the_policy() -> None:
 def test_what_a_tool_sets_itself_wins_over_its_policy() -> None:
     own = {"temporal": {"retry_policy": RetryPolicy(maximum_attempts=2)}}
     assert "retry_policy" not in effects.activity_options("once", tool(own))
+
+
+def test_retries_of_an_agents_activities_hold_but_for_the_attempts_that_once_needs() -> None:
+    needed = effects.activity_options("once", tool(None)).get("retry_policy")
+    assert needed is not None
+    given = RetryPolicy(
+        initial_interval=timedelta(seconds=30),
+        backoff_coefficient=1.5,
+        maximum_attempts=1,
+        non_retryable_error_types=["UserError"],
+    )
+    merged = effects.with_attempts(given, needed)
+    pause = timedelta(seconds=30)  # not below the first one, which the server would refuse
+    assert merged == replace(given, maximum_attempts=0, maximum_interval=pause)
+    own = replace(given, maximum_interval=timedelta(minutes=5))
+    assert effects.with_attempts(own, needed) == replace(own, maximum_attempts=0)
+    short = effects.with_attempts(RetryPolicy(), needed)
+    assert short.maximum_interval == needed.maximum_interval
+    assert effects.with_attempts(None, needed) == needed
+
+
+async def test_tool_that_is_made_in_a_run_and_declares_nonsense_fails_it_unrecorded() -> None:
+    store = InMemoryStepStore()
+    agent = Agent(TestModel(), name="payer", capabilities=[StepPersistence(store=store)])
+
+    @agent.toolset
+    def made(_: RunContext[object]) -> FunctionToolset[object]:
+        toolset = FunctionToolset[object]()
+        toolset.add_function(pay, metadata={"effect": "twice"})
+        return toolset
+
+    with pytest.raises(UnknownEffectPolicyError, match="tool 'pay' declares the effect 'twice'"):
+        await agent.run("pay")
+    (run,) = await store.list_runs()
+    assert run.state == "failed"
+    assert await store.list_tool_effects(run_id=run.run_id) == []
 
 
 def test_effect_key_is_the_same_on_every_attempt_and_in_every_round() -> None:
