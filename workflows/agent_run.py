@@ -325,7 +325,7 @@ async def _load_history(request: AgentRunInput, run_id: str) -> _Beginning:
 async def _load_own_history(state: HopState, run_id: str, workspace_id: str) -> list[ModelMessage]:
     """The snapshot that the execution before has left; by reference, however large it is."""
     try:
-        loaded = await workflow.execute_activity(
+        loaded: LoadSnapshotResult = await workflow.execute_activity(
             "load_snapshot",
             LoadSnapshotRequest(
                 run_id=run_id,

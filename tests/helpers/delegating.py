@@ -3,6 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
+from pydantic_ai import Agent
 from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityConfig
 
@@ -40,7 +41,7 @@ MIRROR = make_agent("mirror", tools=[delegate("mirror", description=ANYTHING)], 
 
 AGENTS = [SCRIPT, LEAD, HEAD, MIRROR]
 
-IN_PRODUCTION = [
+IN_PRODUCTION: list[Agent[Any, Any]] = [
     SCRIPT_IN_PRODUCTION,
     make_agent("lead", tools=[delegate("script", description=ANYTHING)]),
     GREETER,

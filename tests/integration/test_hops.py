@@ -85,12 +85,16 @@ async def branches_of(store: StepStore, run_id: str) -> list[str]:
 
 
 async def sequences_of(store: StepStore, run_id: str) -> list[int]:
-    rows = [
-        *await store.list_events(run_id=run_id),
-        *await store.list_tool_effects(run_id=run_id),
-        *await store.list_snapshot_summaries(run_id=run_id),
-    ]
-    return sorted(each.sequence for each in rows)
+    events = await store.list_events(run_id=run_id)
+    effects = await store.list_tool_effects(run_id=run_id)
+    snapshots = await store.list_snapshot_summaries(run_id=run_id)
+    return sorted(
+        [
+            *(each.sequence for each in events),
+            *(each.sequence for each in effects),
+            *(each.sequence for each in snapshots),
+        ]
+    )
 
 
 async def latest(store: StepStore, run_id: str) -> list[ModelMessage]:
