@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from stores.errors import InvalidOffsetError
 
-
 BRANCH_LENGTH = 12
 """Characters of an execution's id in an offset: the last ones, since the first ones are a time."""
 
