@@ -21,7 +21,7 @@ from pydantic_ai.messages import (
 )
 
 from stores.errors import RunNotFoundError
-from stores.offsets import StreamOffset
+from stores.offsets import BRANCH_LENGTH, StreamOffset
 from stores.paging import microseconds
 from stores.protocols import StepStore
 from stores.records import RunRecord, StepEvent
@@ -235,7 +235,7 @@ class _Follower:
             if row.kind == "model_request_started" and row.sequence <= after.sequence
         ]
         self._begin(max(requests, default=0) - 1)
-        if not _branch_at(run, after.sequence).startswith(after.branch):
+        if not _branch_at(run, after.sequence).endswith(after.branch):
             self._sequence, self._branch = after.sequence, _NO_BRANCH
 
     def _is_taken_back(self, run: RunRecord) -> bool:
@@ -254,7 +254,7 @@ class _Follower:
     # Event rows
 
     async def _tell(self, row: StepEvent) -> AsyncIterator[tuple[StreamOffset, StreamEvent]]:
-        at = StreamOffset(sequence=row.sequence, branch=row.branch[:8])
+        at = StreamOffset(sequence=row.sequence, branch=row.branch[-BRANCH_LENGTH:])
         if row.kind == "model_request_started":
             if self._reply or self._is_unsure:
                 yield self._event(at, "step_text", text=self._reply)
@@ -298,7 +298,7 @@ class _Follower:
                     part=number,
                     started=microseconds(take.started_at),
                     index=part.count,
-                    branch=request.branch[:8],
+                    branch=request.branch[-BRANCH_LENGTH:],
                 )
                 part.count += 1
                 for told in self._say_item(at, part, item):

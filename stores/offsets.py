@@ -4,12 +4,15 @@ from dataclasses import dataclass
 
 from stores.errors import InvalidOffsetError
 
+BRANCH_LENGTH = 12
+"""Characters of an execution's id in an offset: the last ones, since the first ones are a time."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class StreamOffset:
     """A place in a run's stream: an event row, or an item of a take of the request at that row.
 
-    `branch` begins the name of the execution that wrote the row, so a reset is noticed.
+    `branch` ends the name of the execution that wrote the row, so a reset is noticed.
     """
 
     sequence: int

@@ -27,7 +27,8 @@ class Run:
 
     def __init__(self) -> None:
         self.store = InMemoryStepStore()
-        self.execution, self.script = Execution(), RunScript(run_id=RUN, result_size=10)
+        self.execution = Execution(branch="0193a1b2-7c00-7000-8000-00000001")
+        self.script = RunScript(run_id=RUN, result_size=10)
         self.requests: list[int] = []
 
     async def begin(self) -> None:
@@ -238,7 +239,7 @@ async def test_run_that_is_reset_is_told_from_its_start(run: Run) -> None:
     await run.call_tool(1)
     stream = follow_run(run.store, RUN)
     seen = [await anext(stream) for _ in range(3)]
-    run.execution.branch, run.execution.branch_time = "branch-2", at(60)
+    run.execution.branch, run.execution.branch_time = "0193a1b2-7c00-7000-8000-00000002", at(60)
     run.script.sequence = run.requests[-1]
     await run.store.commit(
         run.execution.commit(run.script.event("model_request_completed", 1), number=3, now=60)
