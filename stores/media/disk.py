@@ -14,7 +14,6 @@ from typing import IO
 from anyio import to_thread
 
 from stores.errors import (
-    DamagedMediaError,
     MediaNotFoundError,
     StoreConfigurationError,
     StoreError,
@@ -25,11 +24,11 @@ from stores.media.addresses import (
     default_key_strategy,
     key_for,
     media_uri_for,
-    parse_media_uri,
     resolved_public_url,
     uri_of_digest,
 )
 from stores.media.protocols import NO_CONTEXT, KeyStrategy, MediaContext, PublicUrlResolver
+from stores.media.reading import check_digest, metadata_in
 
 PIECE_BYTES = 1024 * 1024
 """Of a stream: what is in memory at a time."""
@@ -196,30 +195,6 @@ class DiskMediaStore:
             except FileNotFoundError:
                 return {}
         return metadata_in(uri, text, of="metadata")
-
-
-def check_digest(uri: str, found: str, size_bytes: int) -> None:
-    """Return when the bytes that were read have the SHA-256 that their address names.
-
-    Raises:
-        DamagedMediaError: they have another one.
-    """
-    if found != parse_media_uri(uri):
-        raise DamagedMediaError(uri, f"its {size_bytes} bytes have the SHA-256 {found}")
-
-
-def metadata_in(uri: str, text: str | bytes, *, of: str | None = None) -> Mapping[str, str]:
-    """The metadata in a JSON text; `of` names the field that holds it.
-
-    Raises:
-        DamagedMediaError: it holds none.
-    """
-    try:
-        values = json.loads(text)
-        found = values if of is None else values[of]
-        return {str(name): str(value) for name, value in found.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedMediaError(uri, f"its metadata cannot be read: {error}") from error
 
 
 def _description_of(path: Path) -> Path:

@@ -7,6 +7,7 @@ two leaves a blob that nothing names, and never a name without a blob.
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Literal
 
 from pydantic_ai.messages import ModelMessage
@@ -24,6 +25,7 @@ from stores.media.markers import (
     whole,
 )
 from stores.media.protocols import MediaStore, WorkspaceMediaStore
+from stores.media.reading import check_digest
 from stores.media.uploads import Uploads
 from stores.operations import SaveSnapshot, Write
 
@@ -158,8 +160,12 @@ class MessageMedia:
             async with slots:
                 try:
                     data = await store.get(reference.uri, context=reference.context)
+                    # Once more: a store of somebody's own may not look.
+                    check_digest(reference.uri, sha256(data).hexdigest(), len(data))
                 except (MediaNotFoundError, DamagedMediaError, MediaFormatError) as error:
                     missing[reference.uri] = error
+                except FileNotFoundError as error:
+                    missing[reference.uri] = MediaNotFoundError(reference.uri, f"is lost: {error}")
                 else:
                     contents[reference.uri] = data
 

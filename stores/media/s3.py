@@ -27,8 +27,9 @@ from stores.media.addresses import (
     resolved_public_url,
     uri_of_digest,
 )
-from stores.media.disk import PIECE_BYTES, check_digest
+from stores.media.disk import PIECE_BYTES
 from stores.media.protocols import NO_CONTEXT, KeyStrategy, MediaContext, PublicUrlResolver
+from stores.media.reading import check_digest
 
 if TYPE_CHECKING:
     from obstore import GetResult

@@ -18,8 +18,8 @@ from pymongo import IndexModel
 from stores.errors import MediaNotFoundError, StoreError, StoreUnavailableError
 from stores.identifiers import DEFAULT_WORKSPACE, check_identifier
 from stores.media.addresses import parse_media_uri, resolved_public_url, uri_of_digest
-from stores.media.disk import check_digest, metadata_in
 from stores.media.protocols import NO_CONTEXT, MediaContext, PublicUrlResolver
+from stores.media.reading import check_digest, metadata_in
 from stores.mongo.client import Client, Database, MongoConnection
 from stores.mongo.documents import SERVER_TIME, Document
 from stores.mongo.failures import is_duplicate, store_errors

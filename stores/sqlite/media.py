@@ -13,8 +13,8 @@ from anyio import to_thread
 from stores.errors import MediaNotFoundError
 from stores.identifiers import DEFAULT_WORKSPACE, check_identifier
 from stores.media.addresses import media_uri_for, parse_media_uri, resolved_public_url
-from stores.media.disk import check_digest, metadata_in
 from stores.media.protocols import NO_CONTEXT, MediaContext, PublicUrlResolver
+from stores.media.reading import check_digest, metadata_in
 from stores.sqlite.connection import SqliteConnection
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

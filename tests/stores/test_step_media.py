@@ -22,6 +22,7 @@ from tests.stores.step_media_conformance import LARGE, LOOKALIKE, MESSAGES, as_l
 from tests.stores.writer import request, text_of
 
 URI = media_uri_for(LARGE.encode())
+URI_A = media_uri_for(b"a" * 100)
 
 
 class Shelf:
@@ -43,6 +44,8 @@ class Shelf:
         if self.is_away:
             raise StoreUnavailableError("the shelf is away")  # noqa: EM101, TRY003
         self.seen.append(context)
+        if uri not in self.blobs:
+            raise FileNotFoundError(uri)
         return self.blobs[uri]
 
     async def exists(self, uri: str, *, context: MediaContext = NO_CONTEXT) -> bool:  # noqa: ARG002
@@ -93,6 +96,10 @@ async def test_a_media_store_of_ones_own_holds_the_content(tmp_path: Path) -> No
     assert latest is not None
     assert latest.messages == [request("a" * 100), request("b" * 99)]
     assert shelf.seen == [MediaContext(media_type="text/plain")] * 2  # the same to put and get
+    for blobs, words in (({URI_A: b"changed"}, "damaged: its 7"), ({}, "is lost")):
+        shelf.blobs = blobs
+        with pytest.raises(DamagedSnapshotError, match=words):
+            await store.latest_snapshot(run_id="run-1")
     shelf.is_away = True
     for call in (
         store.list_snapshots(run_id="run-1"),
