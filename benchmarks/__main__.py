@@ -11,6 +11,7 @@ from pathlib import Path
 from benchmarks.bench import Bench, open_bench
 from benchmarks.commits import measure_commits
 from benchmarks.documents import measure_documents
+from benchmarks.effects import measure_effects
 from benchmarks.events import measure_events
 from benchmarks.figures import Figure
 from benchmarks.reference_environment import reference_python
@@ -33,6 +34,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Awaitable[Sequence[Figure]]]] = {
     "throughput": measure_throughput,
     "runs": measure_runs,
     "documents": measure_documents,
+    "effects": measure_effects,
 }
 
 

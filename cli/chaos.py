@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -133,7 +134,7 @@ def _sweep(
     from cli.sweep.report import all_well, print_outcomes, print_outcomes_json, tell  # noqa: PLC0415
     from cli.sweep.sweeping import Ledger, Sweep  # noqa: PLC0415 - slow to load
 
-    def select(operations: "list[Operation]") -> "list[Point]":
+    def select(operations: "Sequence[Operation]") -> "list[Point]":
         found = [each for each in all_points(operations) if not only or only in each.name]
         if points is not None:
             note(f"Seed {seed}")

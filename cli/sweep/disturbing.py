@@ -22,6 +22,8 @@ AWAY = timedelta(seconds=1.5)
 
 SOON = timedelta(seconds=40)
 
+DETECTION_LOOK = timedelta(milliseconds=200)
+
 LONGEST_TELLING = timedelta(milliseconds=300)
 """An update is answered by the next worker alone; until then nothing tells that the server has
 it."""
@@ -109,24 +111,20 @@ class Disturber:
             )
         return self._plan.answer(FAULT)
 
-    async def detection_seconds(self) -> float | None:
-        """From the worker's death to the next attempt of the tool that it was running."""
-        if self._killed_at is None or self._point.moment == "reported":
+    async def watch_detection(self) -> float | None:
+        """Seconds from the worker's death until Temporal knows that its tool's attempt is lost.
+
+        Returns when it does; cancel it where the run is over.
+        """
+        if self._killed_at is None or self._point.place.split()[0] not in {"body", "update"}:
             return None
-        history = await self._handle.fetch_history()
-        tools = {
-            event.event_id
-            for event in history.events
-            if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED
-            and is_tool_activity(event.activity_task_scheduled_event_attributes.activity_type.name)
-            and event.event_time.ToDatetime(UTC) < self._killed_at
-        }
-        for event in history.events:
-            started = event.activity_task_started_event_attributes
-            at = event.event_time.ToDatetime(UTC)
-            if started.scheduled_event_id in tools and started.attempt > 1 and at > self._killed_at:
-                return round((at - self._killed_at).total_seconds(), 1)
-        return None
+        while True:
+            found = await self._handle.describe()
+            for each in found.raw_description.pending_activities:
+                if is_tool_activity(each.activity_type.name) and each.attempt > 1:
+                    now = datetime.now(UTC)  # noqa: TID251 - what passed since the kill
+                    return round((now - self._killed_at).total_seconds(), 1)
+            await asyncio.sleep(DETECTION_LOOK.total_seconds())  # noqa: TID251 - nothing to wait on
 
     def _go(self) -> None:
         (self._plan.directory / "go").touch()

@@ -12,11 +12,12 @@ from time import monotonic
 from typing import Any
 
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.exceptions import TerminatedError
 
 from cli.sweep.disturbing import Disturber
 from cli.sweep.judging import Outcome, with_parked_call, without_marks
 from cli.sweep.points import CHILD, ROOT, Point
-from cli.sweep.script import STEPS, body_counts
+from cli.sweep.script import AGENTS, STEPS, body_counts
 from cli.sweep.stage import Lane, TooLateError, seen
 from cli.sweep.traces import Trail, stored_and_replayed, trail_of
 from cli.sweep.workers import ListeningPlan, WorkerProcess
@@ -95,7 +96,8 @@ class Performance:
         return self.point.fault.model_copy(update={"until": self.directory / "go", **told})
 
     async def _go_through(self, disturber: Disturber, undisturbed: Undisturbed) -> None:
-        ending = asyncio.create_task(end_of(self.handle))
+        is_reset = self.point.disturbance == "reset"
+        ending = asyncio.create_task(end_of(self.handle, is_reset=is_reset))
         try:
             await seen(
                 lambda: disturber.has_struck or ending.done(),
@@ -106,14 +108,18 @@ class Performance:
                 return
             self.outcome.fired = 1
             await disturber.disturb()
+            detecting = asyncio.create_task(disturber.watch_detection())
             settling = asyncio.create_task(self._settle(ending, disturber))
             end = await _within(ending, ENDS_WITHIN, "the run did not end")
             await settling
+            detecting.cancel()
+            with suppress(asyncio.CancelledError):
+                self.outcome.detected_s = await detecting
         finally:
             ending.cancel()
         await self._judge_end(end, undisturbed)
         await self._release(disturber)
-        await self._judge(undisturbed, disturber)
+        await self._judge(undisturbed)
 
     async def _settle(self, ending: "asyncio.Task[object]", disturber: Disturber) -> None:
         """Decide once on a call that waits, as its tool would have answered."""
@@ -162,7 +168,7 @@ class Performance:
         if self.point.late and answer not in self.point.late:
             wanted = " or ".join(sorted(self.point.late))
             self.outcome.divergent.append(f"a late write was answered {answer}, not {wanted}")
-        if self.point.is_counted:
+        elif self.point.is_counted:
             await self._see_counted()
             self._judge_gates(gates, await self._gates())
 
@@ -187,7 +193,7 @@ class Performance:
     async def _run_ids(self) -> dict[str, str]:
         return await run_ids_of(self.lane.store, self.run_id)
 
-    async def _judge(self, undisturbed: Undisturbed, disturber: Disturber) -> None:
+    async def _judge(self, undisturbed: Undisturbed) -> None:
         """Where all is over: the rows, the history, the bodies."""
         outcome, point = self.outcome, self.point
         run_ids = await self._run_ids()
@@ -200,26 +206,11 @@ class Performance:
                 expected = {agent: without_marks(trail) for agent, trail in expected.items()}
             outcome.compare(trails, expected)
         for run_id in run_ids.values():
-            await self._judge_history(run_id)
+            outcome.divergent += await problems_of_history(self.lane, run_id)
         bodies = body_counts(self.directory, self.run_id)
         tools = {f"call-{s}-{i}": tool for s, i, tool in calls_of(ROOT)}
         outcome.count_bodies(bodies, tools)
         await self._judge_rows()
-        outcome.detected_s = await disturber.detection_seconds()
-
-    async def _judge_history(self, run_id: str) -> None:
-        """The history replays, and the store holds the path that it holds."""
-        history = await self.lane.client.get_workflow_handle(run_id).fetch_history()
-        async with _REPLAYING:
-            from cli.sweep.script import AGENTS  # noqa: PLC0415
-
-            try:
-                stored, path = await stored_and_replayed(self.lane.store, history, AGENTS)
-            except Exception as error:  # noqa: BLE001 - whatever a replay finds
-                self.outcome.divergent.append(f"replay of {run_id}: {type(error).__name__}")
-                return
-        if stored != path:
-            self.outcome.divergent.append(f"the store holds another path than history {run_id}")
 
     async def _judge_rows(self) -> None:
         """No call is left of which nothing is known, and no body outlives the run unnoticed."""
@@ -239,30 +230,46 @@ class Performance:
             await self.handle.terminate("the point is over")
 
 
+async def problems_of_history(lane: Lane, run_id: str) -> list[str]:
+    """Whether the run's history replays, and the store holds the path that it holds."""
+    history = await lane.client.get_workflow_handle(run_id).fetch_history()
+    async with _REPLAYING:
+        try:
+            stored, path = await stored_and_replayed(lane.store, history, AGENTS)
+        except Exception as error:  # noqa: BLE001 - whatever a replay finds
+            return [f"replay of {run_id}: {type(error).__name__}"]
+    return [] if stored == path else [f"the store holds another path than history {run_id}"]
+
+
 def gate_name(gate: ToolGate) -> str:
     """Step and call index of the call."""
     return f"{gate.place.step_index}/{gate.place.call_index}"
 
 
-async def start_run(client: Client, run_id: str) -> WorkflowHandle[Any, Any]:
-    """Start a run of the script on a task queue of its own id."""
+async def start_run(
+    client: Client, run_id: str, *, task_queue: str | None = None
+) -> WorkflowHandle[Any, Any]:
+    """Start a run of the script, on a task queue of its own id if none is named."""
     return await client.start_workflow(
         AgentRunWorkflow.run,
         AgentRunInput(agent=ROOT, prompt="follow the script"),
         id=run_id,
-        task_queue=run_id,
+        task_queue=task_queue or run_id,
         task_timeout=TASK_TIMEOUT,
     )
 
 
-async def end_of(handle: WorkflowHandle[Any, Any]) -> object:
-    """The run's output, or how it ended instead."""
-    try:
-        result = await handle.result()
-    except WorkflowFailureError as error:
-        is_cancelled = "ancelled" in repr(error.cause)
-        return "cancelled" if is_cancelled else f"failed: {error.cause!r}"
-    return AgentRunOutput.model_validate(result).output
+async def end_of(handle: WorkflowHandle[Any, Any], *, is_reset: bool = False) -> object:
+    """The run's output, or how it ended instead; of a reset run, how its new branch ends."""
+    while True:
+        try:
+            result = await handle.result()
+        except WorkflowFailureError as error:
+            if is_reset and isinstance(error.cause, TerminatedError):
+                continue
+            is_cancelled = "ancelled" in repr(error.cause)
+            return "cancelled" if is_cancelled else f"failed: {error.cause!r}"
+        return AgentRunOutput.model_validate(result).output
 
 
 async def answer_parked(handle: WorkflowHandle[Any, Any], call: str, tool: str) -> None:

@@ -1,5 +1,6 @@
 """The fault points: where in the script, at which moment, what happens."""
 
+import itertools
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -66,8 +67,8 @@ class Point:
     @property
     def may_park(self) -> frozenset[str]:
         """Calls that may be lost with the worker: the struck one, and those beside it."""
-        struck = frozenset({self.parks} if self.parks else ())
-        return struck | ({CALL_BESIDE} if self.is_beside else frozenset())
+        calls = [self.parks] if self.parks else []
+        return frozenset([*calls, *([CALL_BESIDE] if self.is_beside else [])])
 
     @property
     def is_beside(self) -> bool:
@@ -153,7 +154,7 @@ def _at_commit(at: Operation) -> Iterator[Point]:
         fault = _fault(moment, disturbance).model_copy(update={"holds": at.kind, "key": key})
         late = LATE if _writes_late(disturbance, moment) else frozenset[str]()
         given: dict[str, object] = {"place": place, "agent": at.agent, "late": late, **values}
-        return Point(moment=moment, disturbance=disturbance, fault=fault, **given)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        return Point(moment=moment, disturbance=disturbance, fault=fault, **given)  # type: ignore[arg-type]
 
     moments: tuple[Moment, ...] = ("before", "after", "reported")
     for moment in moments:
@@ -164,9 +165,8 @@ def _at_commit(at: Operation) -> Iterator[Point]:
     yield point("reported", "repeat")
     yield point("before", "zombie")
     yield point("after", "zombie")
-    for moment in moments[:2]:
-        yield point(moment, "kill", mode="regular")
-        yield point(moment, "mongodb", mode="regular")
+    yield point("before", "kill", mode="regular")
+    yield point("after", "kill", mode="regular")
 
 
 def _writes_late(disturbance: Disturbance, moment: Moment) -> bool:
@@ -181,7 +181,8 @@ def _fault(moment: Moment, disturbance: Disturbance, **values: object) -> Fault:
         case "kill" if moment != "reported":
             found["action"] = "kill"
         case "zombie":
-            found["action"] = "freeze"
+            is_commit = "method" not in values
+            found |= {"action": "freeze", "outlives_caller": is_commit}
         case "repeat":
             found["action"] = "repeat"
         case "late" | "held":
@@ -223,18 +224,22 @@ def _gated_calls() -> Iterator[tuple[str, str]]:
     return ((call, tool) for call, tool in _calls() if tool in recorded)
 
 
+_REPORTED: tuple[Moment, ...] = ("reported",)
+
+
 def _at_gate(call: str, tool: str) -> Iterator[Point]:
     is_once = tool in ONCE_TOOLS
     between = {("enter", "after"), ("leave", "before")}
-    struck: list[tuple[str, Moment, Disturbance]] = [
-        (method, moment, disturbance)
-        for method in ("enter", "leave")
-        for moment in ("before", "after")
-        for disturbance in ("kill", "mongodb", "zombie")
+    moments: tuple[Moment, ...] = ("before", "after")
+    disturbances: tuple[Disturbance, ...] = ("kill", "mongodb", "zombie")
+    reported: tuple[Disturbance, ...] = ("kill", "mongodb", "repeat")
+    struck = [
+        *itertools.product(("enter", "leave"), moments, disturbances),
+        *itertools.product(("leave",), _REPORTED, reported),
     ]
-    struck += [("leave", "reported", each) for each in ("kill", "mongodb", "repeat")]
     for method, moment, disturbance in struck:
         is_lost = disturbance in WORKER_DISTURBANCES and (method, moment) in between
+        is_late = disturbance == "zombie" and (method, moment) == ("leave", "before")
         fault = _fault(moment, disturbance, method=method, call=call)
         yield Point(
             place=f"{method} {tool} {call}",
@@ -242,6 +247,7 @@ def _at_gate(call: str, tool: str) -> Iterator[Point]:
             disturbance=disturbance,
             fault=fault,
             parks=call if is_once and is_lost else None,
+            late=frozenset({str(is_once)} if is_late else ()),
             is_counted=not is_once and is_lost and disturbance == "zombie",
         )
 
@@ -262,11 +268,15 @@ def _in_body(call: str, tool: str) -> Iterator[Point]:
         )
 
 
+_FULLY_STRUCK = 2
+"""Model requests by number: from there on they are alike, and only the worker is killed."""
+
+
 def _in_model() -> Iterator[Point]:
     disturbances: tuple[Disturbance, ...] = ("kill", "zombie", "mongodb")
     for agent, steps in STEPS.items():
         for request in range(len(steps) + 1):
-            for disturbance in disturbances:
+            for disturbance in disturbances if request < _FULLY_STRUCK else disturbances[:1]:
                 fault = _fault("before", disturbance, method=f"model:{agent}:{request}")
                 place = f"model {agent} {request + 1}"
                 yield Point(place=place, moment="before", disturbance=disturbance, fault=fault)

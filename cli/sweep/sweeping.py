@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -81,6 +82,7 @@ class Sweep:
         undisturbed, operations = await observe(lanes[0])
         points = self.select(operations)
         left = [each for each in points if each.name not in self.ledger.outcomes]
+        random.Random(len(points)).shuffle(left)  # noqa: S311 - so that all kinds come early
         waiting = iter(left)
         total = len(points)
 

@@ -4,7 +4,6 @@ So the successor of a dead worker polls within a second.
 """
 
 import asyncio
-import ctypes
 import json
 import multiprocessing
 import os
@@ -39,9 +38,7 @@ CALLS = "calls"
 """File in a listening plan's directory: a line for each operation that was committed."""
 
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload([__name__])
-
-_PR_SET_PDEATHSIG = 1
+_FORKS.set_forkserver_preload([__name__, "cli.sweep.ending"])
 
 
 class ListeningPlan(FaultPlan):
@@ -114,8 +111,9 @@ class _QuickTakeover(SimplePlugin):
 
 
 def _main(settings: Settings, plan: FaultPlan, planted: str | None) -> None:
-    if sys.platform == "linux":  # the process that forks ends with the sweep, and this one with it
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    from cli.sweep.ending import end_with_parent  # noqa: PLC0415 - importing it is what it does
+
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the sweep's to handle
     with (plan.directory / "worker.log").open("a") as log:
         os.dup2(log.fileno(), sys.stdout.fileno())
