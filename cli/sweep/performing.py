@@ -11,8 +11,15 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.client import (
+    Client,
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
 from temporalio.exceptions import TerminatedError
+from temporalio.service import RPCError
 
 from cli.sweep.disturbing import Disturber
 from cli.sweep.judging import Outcome, with_parked_call, without_marks
@@ -30,13 +37,16 @@ from workflows.agent_run import AgentRunWorkflow
 from workflows.agent_run_models import AgentRunInput, AgentRunOutput
 from workflows.parking import ResolveToolEffectRequest, ResolveToolEffectResult
 
-TASK_TIMEOUT = timedelta(seconds=3)
+TASK_TIMEOUT = timedelta(seconds=5)
 """After which the server gives a lost workflow task to another worker; by default ten seconds."""
 
 STRIKES_WITHIN = timedelta(seconds=60)
 ENDS_WITHIN = timedelta(seconds=150)
 LATE_WITHIN = timedelta(seconds=40)
 """Each many times what it takes when nothing else runs."""
+
+_STARVED = "deadlock"
+"""In the words of the SDK where a replay got no processor for two seconds."""
 
 _REPLAYING = asyncio.Lock()
 """What a replay would write is heard by a patch of the journal, so one replay at a time."""
@@ -133,8 +143,8 @@ class Performance:
             await disturber.before_answer()
             answer = asyncio.create_task(answer_parked(self.handle, call, tool_of(call)))
             await disturber.after_answer()
-            with suppress(Exception):  # the end of the run says whether it went on
-                await answer
+            if refusal := await answer:
+                self.outcome.astray.append(f"the decision on call {call} was refused: {refusal}")
             await asyncio.wait([ending], timeout=ENDS_WITHIN.total_seconds())
             return
 
@@ -230,14 +240,16 @@ class Performance:
             await self.handle.terminate("the point is over")
 
 
-async def problems_of_history(lane: Lane, run_id: str) -> list[str]:
+async def problems_of_history(lane: Lane, run_id: str, *, tries: int = 5) -> list[str]:
     """Whether the run's history replays, and the store holds the path that it holds."""
     history = await lane.client.get_workflow_handle(run_id).fetch_history()
-    async with _REPLAYING:
-        try:
+    try:
+        async with _REPLAYING:
             stored, path = await stored_and_replayed(lane.store, history, AGENTS)
-        except Exception as error:  # noqa: BLE001 - whatever a replay finds
-            return [f"replay of {run_id}: {type(error).__name__}"]
+    except Exception as error:  # noqa: BLE001 - whatever a replay finds
+        if _STARVED in str(error) and tries > 1:
+            return await problems_of_history(lane, run_id, tries=tries - 1)
+        return [f"replay of {run_id}: {type(error).__name__}: {error}"]
     return [] if stored == path else [f"the store holds another path than history {run_id}"]
 
 
@@ -272,19 +284,33 @@ async def end_of(handle: WorkflowHandle[Any, Any], *, is_reset: bool = False) ->
         return AgentRunOutput.model_validate(result).output
 
 
-async def answer_parked(handle: WorkflowHandle[Any, Any], call: str, tool: str) -> None:
-    """Say that a call was completed, with what its tool would have returned."""
-    await handle.execute_update(  # pyright: ignore[reportUnknownMemberType] - the SDK's
-        names.RESOLVE_UPDATE,
-        ResolveToolEffectRequest(
-            run_id=handle.id,
-            call=call,
-            decision="completed",
-            result=f"{tool} call-{call.replace('/', '-')}",
-            by="the sweep",
-        ),
-        result_type=ResolveToolEffectResult,
+async def answer_parked(handle: WorkflowHandle[Any, Any], call: str, tool: str) -> str | None:
+    """Say that a call was completed, with what its tool would have returned.
+
+    An update that no worker has accepted yet is lost with the workflow task that brought it, and
+    who sent it is told: then it is sent again.
+
+    Returns:
+        Why it was refused; `None` when it was not.
+    """
+    request = ResolveToolEffectRequest(
+        run_id=handle.id,
+        call=call,
+        decision="completed",
+        result=f"{tool} call-{call.replace('/', '-')}",
+        by="the sweep",
     )
+    while True:
+        try:
+            await handle.execute_update(  # pyright: ignore[reportUnknownMemberType] - the SDK's
+                names.RESOLVE_UPDATE, request, result_type=ResolveToolEffectResult
+            )
+        except WorkflowUpdateFailedError as error:
+            return None if "decided by the sweep" in str(error.cause) else str(error.cause)
+        except (RPCError, WorkflowUpdateRPCTimeoutOrCancelledError):
+            await asyncio.sleep(0.5)  # noqa: TID251 - nothing to wait on
+            continue
+        return None
 
 
 def calls_of(agent: str) -> list[tuple[int, int, str]]:

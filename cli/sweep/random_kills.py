@@ -81,6 +81,8 @@ class RandomKills:
         while True:
             await asyncio.sleep(self.moments.uniform(*BETWEEN_KILLS))  # noqa: TID251 - the random moment
             worker = self.moments.choice(self.workers)
+            if not worker.is_ready:  # or none would ever come to work, where starts are slow
+                continue
             worker.kill()
             worker.start()
             self.kills += 1
@@ -137,12 +139,8 @@ class RandomKills:
 
 
 async def _answer(handle: WorkflowHandle[object, object], call: str, outcome: Outcome) -> None:
-    try:
-        await answer_parked(handle, call, tool_of(call))
-    except Exception as error:  # noqa: BLE001 - whatever it is, the call was not decided
-        outcome.astray.append(
-            f"the decision on call {call} was refused: {error.__cause__ or error}"
-        )
+    if refusal := await answer_parked(handle, call, tool_of(call)):
+        outcome.astray.append(f"the decision on call {call} was refused: {refusal}")
 
 
 async def kill_at_random(runs: int, *, at_once: int, seed: int, as_json: bool) -> bool:

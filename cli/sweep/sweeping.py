@@ -35,14 +35,15 @@ class Ledger:
 
     @classmethod
     def resumed(cls, path: Path) -> "Ledger":
-        """With what the file holds; a line that was cut off does not count."""
+        """With what the file holds of points that went well; the others are performed again."""
         ledger = cls(path=path)
         for line in path.read_text().splitlines() if path.exists() else []:
             try:
                 outcome = Outcome.of_json(line)
             except (json.JSONDecodeError, TypeError):
                 continue
-            ledger.outcomes[outcome.point] = outcome
+            if outcome.is_well:
+                ledger.outcomes[outcome.point] = outcome
         return ledger
 
     def add(self, outcome: Outcome) -> None:

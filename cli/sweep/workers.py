@@ -11,12 +11,20 @@ import signal
 import sys
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any, cast
 
+from temporalio import activity
 from temporalio.client import Client
 from temporalio.plugin import SimplePlugin
-from temporalio.worker import WorkerConfig
+from temporalio.worker import (
+    ActivityInboundInterceptor,
+    ExecuteActivityInput,
+    Interceptor,
+    WorkerConfig,
+)
 
 from cli.sweep.planted import PLANTED
 from cli.sweep.script import AGENTS, Scene
@@ -87,6 +95,12 @@ class WorkerProcess:
         """Whether there is a process, frozen or not."""
         return self._process is not None and self._process.is_alive()
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether it runs and polls."""
+        pid = self._process.pid if self._process else None
+        return pid is not None and self.is_running and _ready(self.plan, pid).exists()
+
     def kill(self) -> None:
         """End it with SIGKILL; quiet when it has ended."""
         if self._process is not None:
@@ -97,6 +111,28 @@ class WorkerProcess:
         """Send it a signal; quiet when it has ended."""
         if self._process is not None and self._process.pid and self.is_running:
             os.kill(self._process.pid, number)
+
+
+class _FaultyActivities(Interceptor):
+    """Has the plan strike activities that call no store, by their type."""
+
+    def __init__(self, plan: FaultPlan) -> None:
+        self._plan = plan
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:  # noqa: A002 - the SDK's name
+        return _FaultyInbound(next, self._plan)
+
+
+class _FaultyInbound(ActivityInboundInterceptor):
+    def __init__(self, following: ActivityInboundInterceptor, plan: FaultPlan) -> None:
+        super().__init__(following)
+        self._plan = plan
+
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:  # noqa: A002, ANN401 - the SDK's
+        fault = self._plan.claim(f"activity:{activity.info().activity_type}", ())
+        if fault is None:
+            return await super().execute_activity(input)
+        return await self._plan.strike(fault, partial(super().execute_activity, input), ())
 
 
 class _QuickTakeover(SimplePlugin):
@@ -133,7 +169,13 @@ async def _work(settings: Settings, plan: FaultPlan, planted: str | None) -> Non
     store = with_faults(cast("StepStore", store), plan)
     config = (await connect(settings)).config()
     config["plugins"] = [*config["plugins"], _QuickTakeover()]
+    config["interceptors"] = [*config["interceptors"], _FaultyActivities(plan)]
     client = Client(**config)
     attributes = await existing_search_attributes(client)
     async with build_worker(client, store, AGENTS, settings, search_attributes=attributes):
+        _ready(plan, os.getpid()).touch()
         await stop.wait()
+
+
+def _ready(plan: FaultPlan, pid: int) -> Path:
+    return plan.directory / f"{pid}.ready"
