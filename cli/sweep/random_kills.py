@@ -6,6 +6,7 @@ import secrets
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from time import monotonic
 
@@ -25,7 +26,7 @@ from cli.sweep.performing import (
 from cli.sweep.points import ROOT
 from cli.sweep.report import all_well, print_outcomes, print_outcomes_json, tell
 from cli.sweep.script import body_counts
-from cli.sweep.stage import Lane, open_lanes
+from cli.sweep.stage import Lane, open_lanes, seen
 from cli.sweep.sweeping import observe
 from cli.sweep.traces import trail_of
 from cli.sweep.workers import WorkerProcess
@@ -34,8 +35,14 @@ from stores.faulty import FaultPlan
 
 WORKERS = 2
 
-BETWEEN_KILLS = (1.0, 4.0)
-"""Seconds. A worker polls after one; half a dozen tools and commits are in flight at any time."""
+LIFE = (0.5, 4.0)
+"""Seconds that a worker works, besides its share; half a dozen tools and commits are in flight at
+any time."""
+
+SHARE_OF_WORK = 2
+"""A worker works for so many times as long as its start took, and up to four seconds more."""
+
+STARTS_WITHIN = timedelta(minutes=2)
 
 LONGEST_RUN_S = 600
 
@@ -56,9 +63,7 @@ class RandomKills:
         plan = FaultPlan(directory=self.directory)
         settings = self.lane.settings(f"random-{secrets.token_hex(4)}")
         self.workers = [WorkerProcess(settings=settings, plan=plan) for _ in range(WORKERS)]
-        for worker in self.workers:
-            worker.start()
-        killing = asyncio.create_task(self._kill())
+        killing = [asyncio.create_task(self._restart(worker)) for worker in self.workers]
         slots = asyncio.Semaphore(at_once)
         outcomes: list[Outcome] = []
 
@@ -72,19 +77,24 @@ class RandomKills:
                 for number in range(runs):
                     performing.create_task(perform(number))
         finally:
-            killing.cancel()
+            for each in killing:
+                each.cancel()
             for worker in self.workers:
                 worker.kill()
         return outcomes
 
-    async def _kill(self) -> None:
+    async def _restart(self, worker: WorkerProcess) -> None:
+        """Start it again and again, and kill it at some moment of its work.
+
+        It lives longer where it takes long to start, or on a busy machine none would come to work.
+        """
         while True:
-            await asyncio.sleep(self.moments.uniform(*BETWEEN_KILLS))  # noqa: TID251 - the random moment
-            worker = self.moments.choice(self.workers)
-            if not worker.is_ready:  # or none would ever come to work, where starts are slow
-                continue
-            worker.kill()
+            began = monotonic()
             worker.start()
+            await seen(lambda: worker.is_ready, within=STARTS_WITHIN, what="no worker started")
+            life = self.moments.uniform(*LIFE) + SHARE_OF_WORK * (monotonic() - began)
+            await asyncio.sleep(life)  # noqa: TID251 - the random moment
+            worker.kill()
             self.kills += 1
 
     async def _run(self, number: int, task_queue: str) -> Outcome:
