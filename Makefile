@@ -13,7 +13,7 @@ SHELL := bash
 # Where it is set, every process compiles all its modules again: starts take four times as long.
 unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help install demo dev check format test test-unit test-integration test-crash \
-  test-pythons local-model coverage live bench record docs lock clean
+  test-pythons local-model coverage live chaos bench record docs lock clean
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -96,6 +96,9 @@ live: local-model ## Tests that talk to a real model: a small one, run on this m
 coverage: install ## Run the tests and show the lines and branches that none of them reached
 	$(BIN)/coverage run -m pytest -m "not crash and not live"
 	$(BIN)/coverage report
+
+chaos: install ## Break everything once at every place, and check that nothing shows (below an hour)
+	@$(BIN)/perdure chaos $(CHAOS)
 
 bench: install ## Measure against the budgets, side by side with the reference
 	$(BIN)/python -m benchmarks

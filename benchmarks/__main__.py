@@ -11,6 +11,7 @@ from pathlib import Path
 from benchmarks.bench import Bench, open_bench
 from benchmarks.commits import measure_commits
 from benchmarks.documents import measure_documents
+from benchmarks.effects import measure_effects
 from benchmarks.events import measure_events
 from benchmarks.figures import Figure
 from benchmarks.hops import measure_hops
@@ -37,6 +38,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Awaitable[Sequence[Figure]]]] = {
     "documents": measure_documents,
     "hops": measure_hops,
     "streaming": measure_streaming,
+    "effects": measure_effects,
 }
 
 

@@ -10,25 +10,35 @@ import sys
 from typing import Any
 
 from pydantic_ai import Agent
+from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.durable_exec.temporal import AgentPlugin, PydanticAIPlugin, TemporalDurability
 from pydantic_ai.usage import UsageLimits
 from temporalio.client import Client
 from temporalio.worker import Worker
 
+from benchmarks.charging import make_charging_agent
 from benchmarks.scripted import PERSISTED, PLAIN, Plan, make_agent
 from benchmarks.workflow import WORKFLOWS
 
 
-def _persisted_agent(mongodb_uri: str, database: str) -> Agent[None, str]:
+def _persistent(mongodb_uri: str, database: str) -> list[AbstractCapability[Any]]:
     # By name: type checkers run in an environment that has no harness.
     harness: Any = importlib.import_module("pydantic_ai_harness.step_persistence")
     store = harness.MongoStepStore(db_url=mongodb_uri, database=database)
-    return make_agent(PERSISTED, [TemporalDurability(), harness.StepPersistence(store=store)])
+    return [TemporalDurability(), harness.StepPersistence(store=store)]
+
+
+def _persisted_agent(mongodb_uri: str, database: str) -> Agent[None, str]:
+    return make_agent(PERSISTED, _persistent(mongodb_uri, database))
 
 
 async def _work(mongodb_uri: str, database: str, address: str, task_queue: str) -> None:
     client = await Client.connect(address, plugins=[PydanticAIPlugin()])
-    agents = [_persisted_agent(mongodb_uri, database), make_agent(PLAIN, [TemporalDurability()])]
+    agents = [
+        _persisted_agent(mongodb_uri, database),
+        make_charging_agent(_persistent(mongodb_uri, database)),
+        make_agent(PLAIN, [TemporalDurability()]),
+    ]
     worker = Worker(
         client,
         task_queue=task_queue,

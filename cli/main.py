@@ -13,6 +13,7 @@ from typing import Annotated, Never
 import typer
 
 from cli.approving import approve_command, deny_command
+from cli.chaos import chaos_command
 from cli.collection import gc_command
 from cli.continuing import continue_command, fork_command
 from cli.demo import demo_command
@@ -144,6 +145,7 @@ _add(
 )
 _add("tree", tree_command, "perdure tree trip-1")
 _add("diff", diff_command, "perdure diff scripted-20260101-120000-3fa9c1 mine --json")
+_add("chaos", chaos_command, "perdure chaos --points 20 --seed 7")
 _add("replay", replay_command, "perdure replay scripted-20260101-120000-3fa9c1")
 
 

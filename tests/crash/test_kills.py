@@ -16,6 +16,7 @@ from temporalio.client import Client, WorkflowHandle
 from settings import Settings
 from stores.faulty import Fault, FaultPlan
 from stores.protocols import StepStore
+from tests.crash.test_gate import resolve
 from tests.helpers.eventually import eventually
 from tests.helpers.evidence import stored_and_replayed, trail_of
 from tests.helpers.script import Call, script
@@ -126,3 +127,53 @@ async def die_once(
         worker.restart()
         await asyncio.wait_for(handle.result(), WITHIN.total_seconds())
     return handle
+
+
+UNDECLARED_KILLS = int(os.environ.get("PERDURE_TEST_KILLS", "4"))
+"""Each run whose tool is hit waits out a pause of the server, so there are fewer by default."""
+
+PAYMENTS = 6
+
+
+async def test_runs_whose_tools_declare_nothing_pay_once_and_end_after_one_decision_a_call(
+    temporal: Client, store: StepStore, settings: Settings, tmp_path: Path
+) -> None:
+    print(f"PERDURE_TEST_SEED={SEED}")  # noqa: T201 - shown when the test fails
+    moments = random.Random(SEED)  # noqa: S311 - no secret
+    handles: list[WorkflowHandle[Any, Any]] = []
+    with WorkerProcess(settings, log_path=tmp_path / "worker.log") as worker:
+        for number in range(UNDECLARED_KILLS):
+            arguments = {"path": str(tmp_path / f"paid-{number}"), "delay": 0.3}
+            prompt = script([[("pay", arguments)] for _ in range(PAYMENTS)])
+            handles.append(await start(temporal, settings.task_queue, prompt))
+            await asyncio.sleep(moments.uniform(*BETWEEN_KILLS))  # the random moment
+            worker.restart()
+        decided = await asyncio.wait_for(
+            asyncio.gather(*(decide(store, handle) for handle in handles)), WITHIN.total_seconds()
+        )
+    for number, handle in enumerate(handles):
+        path = tmp_path / f"paid-{number}"
+        paid = len(path.read_text().splitlines()) if path.exists() else 0
+        assert PAYMENTS - decided[number] <= paid <= PAYMENTS
+        effects = Counter(each.status for each in await store.list_tool_effects(run_id=handle.id))
+        assert effects["completed"] == PAYMENTS - decided[number]
+        assert effects["resolved"] == decided[number]
+        stored, path_of_history = await stored_and_replayed(
+            store, await handle.fetch_history(), AGENTS
+        )
+        assert stored == path_of_history
+
+
+async def decide(store: StepStore, handle: WorkflowHandle[Any, Any]) -> int:
+    """See a run to its end, and decide once on each call that waits; how many there were."""
+    ending = asyncio.create_task(handle.result())
+    decided: set[str] = set()
+    while not ending.done():
+        await asyncio.wait([ending], timeout=0.2)
+        for effect in await store.list_unresolved_tool_effects(run_id=handle.id):
+            call = f"{effect.step_index}/{effect.call_index}"
+            if effect.status == "unknown" and call not in decided:
+                decided.add(call)
+                await resolve(handle, "completed", call, result="paid")
+    await ending
+    return len(decided)
