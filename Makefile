@@ -97,7 +97,7 @@ coverage: install ## Run the tests and show the lines and branches that none of 
 	$(BIN)/coverage run -m pytest -m "not crash and not live"
 	$(BIN)/coverage report
 
-chaos: install ## Break everything once at every place, and check that nothing shows (below an hour)
+chaos: install ## Break everything once at every place, and check that nothing shows
 	@$(BIN)/perdure chaos $(CHAOS)
 
 bench: install ## Measure against the budgets, side by side with the reference

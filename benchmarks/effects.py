@@ -158,6 +158,6 @@ async def _attempts_shown(bench: Bench, database: str) -> int:
     found = bench.mongodb[database]
     for name in await found.list_collection_names():
         async for document in found[name].find():
-            attempts = document.get("attempts")
-            shown += len(attempts) if isinstance(attempts, list) else 0
+            attempts: list[object] | None = document.get("attempts")
+            shown += len(attempts or ())
     return shown

@@ -160,7 +160,8 @@ class Disturber:
         if token := occasion.get("token"):
             pending = found.raw_description.pending_activities
             return str(token).split("/")[1] not in {each.activity_id for each in pending}
-        return found.history_length > occasion.get("history_length", _LENGTH_OF_THE_FIRST_TASK)
+        length = int(occasion.get("history_length", _LENGTH_OF_THE_FIRST_TASK))
+        return found.history_length > length
 
     async def _has_fallen_back(self) -> bool:
         occasion = self._plan.occasion(FAULT)

@@ -124,7 +124,7 @@ def with_parked_call(expected: Mapping[str, Trail], agent: str, call: str) -> di
 
 def without_marks(trail: Trail) -> Trail:
     """Without the mark that a person gave a result."""
-    snapshots = [
+    snapshots: list[tuple[object, ...]] = [
         (key, state, json.dumps(_unmarked(json.loads(str(messages)))))
         for key, state, messages in trail.snapshots
     ]

@@ -16,6 +16,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, cast
 
+import temporalio.client
 from temporalio import activity
 from temporalio.client import Client
 from temporalio.plugin import SimplePlugin
@@ -113,7 +114,7 @@ class WorkerProcess:
             os.kill(self._process.pid, number)
 
 
-class _FaultyActivities(Interceptor):
+class _FaultyActivities(temporalio.client.Interceptor, Interceptor):
     """Has the plan strike activities that call no store, by their type."""
 
     def __init__(self, plan: FaultPlan) -> None:

@@ -156,7 +156,7 @@ async def test_call_comes_again_late_and_the_answer_is_noted(
     fault = Fault(name="again", action="repeat", when="after", until=go, alters=alters)
     plan = FaultPlan(directory=tmp_path, faults=(fault,))
     memory = InMemoryStepStore()
-    commit = placed(*registration("a").operations, *started("a").operations)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - they are
+    commit = placed(*registration("a").operations, *started("a").operations)  # type: ignore[arg-type]
     await with_faults(memory, plan).commit(commit)
     assert len(await memory.list_events(run_id="a")) == 1
     assert plan.answer("again") is None
