@@ -195,13 +195,22 @@ INDEXES: tuple[Index, ...] = (
         fields=("run_id", "workspace_id"),
         only={"run_id": {"$exists": True}},
     ),
+    Index(
+        name="payload_chunks_touched_v1",
+        collection="payload_chunks",
+        fields=("touched_at",),
+        only={"touched_at": {"$exists": True}},
+    ),
 )
-"""All indexes besides `_id`, which serves `commit_heads` and `messages` alone."""
+"""All indexes besides `_id`, which alone serves `commit_heads`, `messages` and
+`payload_manifests`."""
 
 COLLECTIONS: tuple[str, ...] = (
     "commit_heads",
     "events",
     "messages",
+    "payload_chunks",
+    "payload_manifests",
     "positions",
     "runs",
     "snapshots",

@@ -14,6 +14,8 @@ from stores.errors import DamagedSnapshotError, StoreConfigurationError, StoreUn
 from stores.histories import MessageLog, Range, history_of, positions_in
 from stores.identifiers import DEFAULT_WORKSPACE, check_identifier
 from stores.mongo.attempts import MongoAttempts
+from stores.mongo.chunk_sweeping import ChunkSweep, ChunkSweeper, IsNeeded
+from stores.mongo.chunks import MongoChunkStore
 from stores.mongo.client import Client, Database, MongoConnection
 from stores.mongo.commit import MongoCommits
 from stores.mongo.documents import (
@@ -117,6 +119,11 @@ class MongoStepStore(SingleWrites):
         """The attempts of tool calls in this workspace."""
         return MongoAttempts(self._connection, workspace_id=self._workspace_id)
 
+    @property
+    def chunks(self) -> MongoChunkStore:
+        """Chunks of payloads in the same database, over the same connection."""
+        return MongoChunkStore(self._connection)
+
     def for_workspace(self, workspace_id: str) -> "MongoStepStore":
         """See `StepStore.for_workspace`."""
         store = copy.copy(self)
@@ -148,6 +155,15 @@ class MongoStepStore(SingleWrites):
     async def aclose(self) -> None:
         """See `StepStore.aclose`. Store objects of other workspaces are closed with this one."""
         await self._connection.close()
+
+    async def sweep_payloads(
+        self, *, grace: timedelta, namespace: str, is_needed: IsNeeded, is_dry: bool
+    ) -> ChunkSweep:
+        """Remove payloads of workflows that `is_needed` denies; see `ChunkSweeper`."""
+        sweeper = ChunkSweeper(
+            self._connection, namespace=namespace, is_needed=is_needed, is_dry=is_dry
+        )
+        return await sweeper.run(grace=grace)
 
     async def sweep(
         self,
