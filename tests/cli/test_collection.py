@@ -83,6 +83,7 @@ def test_it_tells_what_would_go_and_removes_it_when_told_to(
         "messages": 1,
         "positions": 1,
         "grace_days": 1.5,
+        "payloads": None,
         "workspace_id": "lab",
     }
     removed = perdure("gc", "--delete")
