@@ -17,6 +17,7 @@ from benchmarks.reference_environment import reference_python
 from benchmarks.report import Result, print_report, print_report_json, write_page
 from benchmarks.runs import measure_runs
 from benchmarks.seconds import measure_seconds
+from benchmarks.sizes import measure_sizes
 from benchmarks.snapshots import measure_snapshots
 from benchmarks.storage import measure_storage
 from benchmarks.throughput import measure_throughput
@@ -33,6 +34,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Awaitable[Sequence[Figure]]]] = {
     "throughput": measure_throughput,
     "runs": measure_runs,
     "documents": measure_documents,
+    "sizes": measure_sizes,
 }
 
 
