@@ -14,7 +14,8 @@ from cli.options import AsJson, RunId
 from cli.output import print_json, print_text
 
 if TYPE_CHECKING:
-    from temporalio.client import WorkflowHistory
+    from temporalio.client import Client, WorkflowHistory
+    from temporalio.converter import DataConverter
     from temporalio.worker import Replayer
 
     from settings import Settings
@@ -44,8 +45,10 @@ def replay_command(*, run_id: RunId, as_json: AsJson = False) -> None:
 
 async def _replay(settings: "Settings", run_id: str) -> "tuple[WorkflowHistory, str | None]":
     """The history, and what this code does otherwise; `None` when nothing."""
-    history = await _history(settings, run_id)
-    replayer = _replayer(settings, await _agent_name(history))
+    client = await connected_client(settings)
+    history = await _history(client, run_id)
+    converter = client.data_converter
+    replayer = _replayer(settings, await _agent_name(history, converter), converter)
     result = await replayer.replay_workflow(history, raise_on_replay_failure=False)
     failure = result.replay_failure
     return history, None if failure is None else f"{type(failure).__name__}: {_words(failure)}"
@@ -57,10 +60,9 @@ def _words(failure: Exception) -> str:
     return message[1].replace('\\"', '"') if message else str(failure)
 
 
-async def _history(settings: "Settings", run_id: str) -> "WorkflowHistory":
+async def _history(client: "Client", run_id: str) -> "WorkflowHistory":
     from temporalio.service import RPCError, RPCStatusCode  # noqa: PLC0415
 
-    client = await connected_client(settings)
     try:
         return await client.get_workflow_handle(run_id).fetch_history()
     except RPCError as error:
@@ -68,19 +70,18 @@ async def _history(settings: "Settings", run_id: str) -> "WorkflowHistory":
             raise
         message = (
             f"run {run_id!r} cannot be replayed: Temporal's namespace "
-            f"{settings.temporal_namespace!r} has no workflow of this id. A run inside another "
+            f"{client.namespace!r} has no workflow of this id. A run inside another "
             "workflow is replayed by that one's id; a history is gone after its retention time"
         )
         raise NotFoundError(message) from error
 
 
-async def _agent_name(history: "WorkflowHistory") -> str:
+async def _agent_name(history: "WorkflowHistory", converter: "DataConverter") -> str:
     """The agent that the run was started with.
 
     Raises:
         CommandError: the workflow is none of Perdure's.
     """
-    from client import DATA_CONVERTER  # noqa: PLC0415
     from workflows.agent_run_models import AgentRunInput  # noqa: PLC0415
     from workflows.names import AGENT_RUN  # noqa: PLC0415
 
@@ -91,12 +92,12 @@ async def _agent_name(history: "WorkflowHistory") -> str:
             "not Perdure's; replay it with a temporalio.worker.Replayer that knows its class"
         )
         raise CommandError(message)
-    decoded = await DATA_CONVERTER.decode(started.input.payloads, [AgentRunInput])
+    decoded = await converter.decode(started.input.payloads, [AgentRunInput])
     request: AgentRunInput = decoded[0]
     return request.agent
 
 
-def _replayer(settings: "Settings", agent_name: str) -> "Replayer":
+def _replayer(settings: "Settings", agent_name: str, converter: "DataConverter") -> "Replayer":
     """A replayer set up as the worker is.
 
     Raises:
@@ -108,7 +109,7 @@ def _replayer(settings: "Settings", agent_name: str) -> "Replayer":
 
     try:
         agents = load_agents(settings.agent_paths or DEV_AGENTS.split(","))
-        replayer = build_replayer(agents)
+        replayer = build_replayer(agents, converter=converter)
     except AgentSetupError as error:
         raise CommandError(str(error)) from error
     known = sorted(agent.name or "" for agent in agents)

@@ -28,7 +28,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.agents import find_agent
     from workflows.journal import Journal, journal_of_execution
     from workflows.parking import parking_of_execution
-    from workflows.payloads import describe
+    from workflows.payloads import belong_to, describe
     from workflows.pending import check_prompt
     from workflows.submission import (
         RunOrigin,
@@ -57,6 +57,7 @@ class AgentRunWorkflow:
         _refuse_repetition()
         journal = journal_of_execution()
         journal.workspace_id = request.workspace_id
+        belong_to(request.workspace_id)
         parking_of_execution().on_change = self._attend
         try:
             output = await self._run(request, journal)
