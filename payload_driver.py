@@ -106,7 +106,7 @@ class PayloadDriver(StorageDriver):
     async def _put(self, payload: Payload, owners: PayloadOwners) -> StorageDriverClaim:
         workspace = payload.metadata.get(WORKSPACE_KEY, DEFAULT_WORKSPACE.encode())
         claim = await self.payloads.put(
-            _bytes_of(payload),
+            bytes_of(payload),
             owners=owners,
             workspace_id=workspace.decode(),
         )
@@ -120,7 +120,7 @@ class PayloadDriver(StorageDriver):
             workflow_id=data["workflow"],
             key_id=data.get("key"),
         )
-        return _payload_in(await self.payloads.get(stored))
+        return payload_in(await self.payloads.get(stored))
 
     async def aclose(self) -> None:
         """Close the store."""
@@ -142,13 +142,14 @@ class ReplayDriver(PayloadDriver):
 _LENGTH_BYTES = 4
 
 
-def _bytes_of(payload: Payload) -> bytes:
+def bytes_of(payload: Payload) -> bytes:
     """The data, then the rest and its length: what is in front must not change with the length."""
     rest = Payload(metadata=payload.metadata).SerializeToString(deterministic=True)
     return payload.data + rest + len(rest).to_bytes(_LENGTH_BYTES)
 
 
-def _payload_in(stored: bytes) -> Payload:
+def payload_in(stored: bytes) -> Payload:
+    """The payload that `bytes_of` was given."""
     end = len(stored) - _LENGTH_BYTES
     start = end - int.from_bytes(stored[end:])
     payload = Payload.FromString(stored[start:end])
