@@ -72,6 +72,27 @@ class Settings(BaseSettings):
     graceful_shutdown_seconds: float = Field(
         default=30, ge=0, description="how long activities may finish after SIGTERM"
     )
+    payload_storage: bool = Field(
+        default=True, description="keep large payloads in MongoDB instead of in Temporal's history"
+    )
+    payload_threshold_bytes: int = Field(
+        default=16384, ge=1024, le=262144, description="from this size on a payload is large"
+    )
+    payload_cache_bytes: int = Field(
+        default=67108864, ge=0, description="of stored payloads in the memory of each process"
+    )
+    payload_keys: dict[str, str] = Field(
+        default={},
+        repr=False,
+        description="JSON object of keys that encrypt payloads: id to 32 bytes in base64, or to "
+        "`file:` and a path",
+    )
+    payload_key: str | None = Field(
+        default=None, description="id of the key to encrypt with; unset, nothing is encrypted"
+    )
+    payload_workspace_keys: dict[str, str] = Field(
+        default={}, description="JSON object of workspaces with a key of their own: id to key id"
+    )
     model: str | None = Field(
         default=None, description="pydantic-ai model of the bundled assistant, such as openai:gpt-5"
     )
@@ -85,6 +106,11 @@ class Settings(BaseSettings):
     def stream_lifetime(self) -> timedelta:
         """How long live text is kept."""
         return timedelta(hours=self.stream_hours)
+
+    @property
+    def stores_payloads(self) -> bool:
+        """Whether large payloads are stored beside the history."""
+        return self.payload_storage and self.mongodb_uri is not None
 
     @property
     def agent_paths(self) -> tuple[str, ...]:

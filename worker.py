@@ -20,16 +20,19 @@ from temporalio.api.operatorservice.v1 import (
     ListSearchAttributesRequest,
 )
 from temporalio.client import Client
+from temporalio.converter import DataConverter
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Interceptor, Replayer, Worker
 
 from activities.boundaries import BoundaryActivities, HopBounds
 from activities.heartbeat import HeartbeatInterceptor
 from activities.history import HistoryActivities
+from activities.payloads import PayloadInterceptor, PayloadSettling
 from activities.reconciling import ReconcileActivities
 from activities.streaming import DEFAULT_LIFETIME
 from agents.registry import load_agents
-from client import DATA_CONVERTER, connect
+from client import connect
+from converter import DATA_CONVERTER, for_replay
 from sandbox import workflow_runner
 from settings import Settings
 from stores.errors import StoreConfigurationError
@@ -59,13 +62,18 @@ _VISIBILITY_DEADLINE_SECONDS = 30
 
 
 def interceptors(
-    store: StepStore | None = None, *, stream_lifetime: timedelta = DEFAULT_LIFETIME
+    store: StepStore | None = None,
+    converter: DataConverter = DATA_CONVERTER,
+    *,
+    stream_lifetime: timedelta = DEFAULT_LIFETIME,
 ) -> list[Interceptor]:
     """What worker and replayer put around workflows and activities; a replayer has no store."""
+    settling = PayloadSettling(converter)
     both: list[Interceptor] = [
         JournalInterceptor(),
         HeartbeatInterceptor(),
         LineageInterceptor(store),
+        PayloadInterceptor(settling),
     ]
     if store is None:
         return both
@@ -73,7 +81,7 @@ def interceptors(
         *both,
         # Deps are made before the gate: a factory that fails leaves a call that nobody has begun.
         DepsInterceptor(find_deps_factory, AgentRunInput),
-        ToolGateInterceptor(store),
+        ToolGateInterceptor(store, settling=settling),
         StreamInterceptor(store, lifetime=stream_lifetime),
     ]
 
@@ -129,7 +137,9 @@ def build_worker(
             *activities,
         ],
         plugins=[AgentPlugin(agent) for agent in agents],
-        interceptors=interceptors(store, stream_lifetime=settings.stream_lifetime),
+        interceptors=interceptors(
+            store, client.data_converter, stream_lifetime=settings.stream_lifetime
+        ),
         workflow_runner=workflow_runner(client.data_converter),
         max_cached_workflows=settings.max_cached_workflows,
         max_concurrent_workflow_tasks=settings.max_concurrent_workflow_tasks,
@@ -149,20 +159,29 @@ def _refuse_local(store: StepStore) -> None:
 
 
 def build_replayer(
-    agents: Sequence[Agent[Any, Any]], *, workflows: Iterable[type] = ()
+    agents: Sequence[Agent[Any, Any]],
+    *,
+    workflows: Iterable[type] = (),
+    converter: DataConverter = DATA_CONVERTER,
 ) -> Replayer:
     """A replayer set up as the worker is, for histories of `agents` and of a user's `workflows`.
+
+    Args:
+        agents: those of the histories.
+        workflows: a user's own workflow classes.
+        converter: the worker's; the default reads histories that hold all their payloads.
 
     Raises:
         AgentSetupError: an agent cannot be run; the message names it.
     """
     register_agents(agents)
+    converter = for_replay(converter)
     return Replayer(
         workflows=[*WORKFLOWS, *workflows],
         plugins=[PydanticAIPlugin(), *(AgentPlugin(agent) for agent in agents)],
         interceptors=interceptors(),
-        workflow_runner=workflow_runner(DATA_CONVERTER),
-        data_converter=DATA_CONVERTER,
+        workflow_runner=workflow_runner(converter),
+        data_converter=converter,
         build_id="replay",
     )
 
@@ -242,10 +261,10 @@ async def run_worker(settings: Settings, *, stop: asyncio.Event) -> None:
         AgentSetupError, StoreConfigurationError, StoreUnavailableError, TemporalUnavailableError:
             before anything was polled; the message says what to do.
     """
+    from stores.mongo.steps import MongoStepStore  # noqa: PLC0415 - the driver takes long
+
     agents = load_agents(settings.agent_paths)
-    client = await connect(settings)
-    store = open_step_store(
-        "mongodb",
+    store = MongoStepStore(
         db_url=settings.mongodb_uri,
         database=settings.mongodb_database,
         max_snapshots_per_run=settings.max_snapshots_per_run,
@@ -253,6 +272,7 @@ async def run_worker(settings: Settings, *, stop: asyncio.Event) -> None:
         media_threshold_bytes=settings.media_threshold_bytes,
     )
     try:
+        client = await connect(settings, chunks=store.chunks)
         await store.verify()
         attributes = await existing_search_attributes(client)
         if len(attributes) < len(names.SEARCH_ATTRIBUTES):

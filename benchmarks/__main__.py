@@ -19,6 +19,7 @@ from benchmarks.reference_environment import reference_python
 from benchmarks.report import Result, print_report, print_report_json, write_page
 from benchmarks.runs import measure_runs
 from benchmarks.seconds import measure_seconds
+from benchmarks.sizes import measure_sizes
 from benchmarks.snapshots import measure_snapshots
 from benchmarks.storage import measure_storage
 from benchmarks.streaming import measure_streaming
@@ -39,6 +40,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Awaitable[Sequence[Figure]]]] = {
     "hops": measure_hops,
     "streaming": measure_streaming,
     "effects": measure_effects,
+    "sizes": measure_sizes,
 }
 
 

@@ -29,7 +29,7 @@ from benchmarks.scripted import PERSISTED, Plan, make_agent
 from benchmarks.side import RunHandle
 from stores.operations import SaveSnapshot
 from workflows.durable import durable
-from workflows.payloads import staying_local
+from workflows.payloads import staying
 
 BUDGET = 1.2
 
@@ -117,7 +117,7 @@ class SnapshotSizes(temporalio.client.Interceptor, temporalio.worker.Interceptor
 def _measure(arguments: Sequence[Any], sizes_bytes: dict[str, list[int]]) -> None:
     for request in arguments:
         if _saves_snapshot(request):
-            with staying_local():
+            with staying("local"):
                 payload = workflow.payload_converter().to_payload(request)
             sizes_bytes[workflow.info().workflow_id].append(len(payload.data))
 

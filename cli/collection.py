@@ -1,4 +1,4 @@
-"""`perdure gc`: remove stored messages and media that nothing refers to any more."""
+"""`perdure gc`: remove stored messages, media and payloads that nothing refers to any more."""
 
 import asyncio
 from dataclasses import asdict
@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.connections import current_settings, opened_mongodb
-from cli.failures import WrongUsageError
+from cli.connections import asking, current_settings, describing_client, opened_mongodb
+from cli.failures import UnreachableError, WrongUsageError
 from cli.options import AsJson
 from cli.output import note, print_json, print_text
 
 if TYPE_CHECKING:
+    from temporalio.client import Client
+
     from settings import Settings
+    from stores.mongo.chunk_sweeping import ChunkSweep
+    from stores.mongo.steps import MongoStepStore
     from stores.mongo.sweeping import Sweep
 
 BETWEEN_NOTES = timedelta(seconds=2)
@@ -46,16 +50,21 @@ def gc_command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove stored messages and media that nothing refers to.
+    """Remove stored messages, media and payloads that nothing refers to.
 
-    Pruned snapshots leave them behind, and messages that were replaced. Media that only such
-    messages name go with them, and are not counted before. Workers may go on meanwhile. For MongoDB
-    alone: media on disk or in S3 stay.
+    Pruned snapshots leave messages behind, and messages that were replaced. Media that only such
+    messages name go with them, and are not counted before; media on disk or in S3 stay. Payloads
+    go when Temporal knows their workflow no more; it is asked, and with --workspace they are left
+    alone. Workers may go on meanwhile. For MongoDB alone.
     """
     grace = _grace(grace_days)
-    swept = asyncio.run(_sweep(current_settings(), workspace, grace=grace, is_dry=not delete))
+    swept, payloads = asyncio.run(
+        _sweep(current_settings(), workspace, grace=grace, is_dry=not delete)
+    )
     if as_json:
-        print_json({**asdict(swept), "grace_days": grace_days, "workspace_id": workspace})
+        told = {"grace_days": grace_days, "workspace_id": workspace}
+        beside = None if payloads is None else asdict(payloads)
+        print_json({**asdict(swept), **told, "payloads": beside})
         return
     verb = "would remove" if swept.is_dry else "removed"
     print_text(
@@ -64,7 +73,13 @@ def gc_command(
     )
     if swept.media:
         print_text(f"{verb} {swept.media} media ({size(swept.media_size_bytes)})")
-    if swept.is_dry and (swept.messages or swept.positions or swept.media):
+    if payloads is not None and (payloads.workflows or payloads.chunks):
+        print_text(
+            f"{verb} {payloads.chunks} chunks of payloads ({size(payloads.size_bytes)}) and "
+            f"{payloads.manifests} manifests; looked at {payloads.workflows} workflows"
+        )
+    found = swept.messages + swept.positions + swept.media + (payloads.chunks if payloads else 0)
+    if swept.is_dry and found:
         note("Nothing was touched: the same command with --delete removes them.")
 
 
@@ -80,13 +95,52 @@ def _grace(days: float) -> timedelta:
 
 async def _sweep(
     settings: "Settings", workspace: str | None, *, grace: timedelta, is_dry: bool
-) -> "Sweep":
+) -> "tuple[Sweep, ChunkSweep | None]":
     async with opened_mongodb(settings) as store:
         bound = store if workspace is None else store.for_workspace(workspace)
         await bound.verify()  # without its indexes, each page would read whole collections
-        return await bound.sweep(
+        swept = await bound.sweep(
             grace=grace, is_dry=is_dry, all_workspaces=workspace is None, tell=_Teller()
         )
+        if workspace is not None:
+            return swept, None
+        return swept, await _sweep_payloads(settings, store, grace=grace, is_dry=is_dry)
+
+
+async def _sweep_payloads(
+    settings: "Settings", store: "MongoStepStore", *, grace: timedelta, is_dry: bool
+) -> "ChunkSweep | None":
+    """What went; `None` where Temporal cannot be asked, without which nothing may."""
+    client = await describing_client(settings)
+
+    async def is_needed(workflow_id: str) -> bool:
+        return await is_known(client, workflow_id)
+
+    try:
+        return await store.sweep_payloads(
+            grace=grace, namespace=client.namespace, is_needed=is_needed, is_dry=is_dry
+        )
+    except UnreachableError as error:
+        note(f"Payloads were left alone: {error}")
+        return None
+
+
+async def is_known(client: "Client", workflow_id: str) -> bool:
+    """Whether Temporal has an execution of this workflow id, open or within its retention.
+
+    Raises:
+        UnreachableError: it does not answer.
+    """
+    from temporalio.service import RPCError, RPCStatusCode  # noqa: PLC0415
+
+    try:
+        async with asking(client):
+            await client.get_workflow_handle(workflow_id).describe()
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            return False
+        raise
+    return True
 
 
 class _Teller:

@@ -14,6 +14,7 @@ import typer
 
 from cli.approving import approve_command, deny_command
 from cli.chaos import chaos_command
+from cli.codec_server import codec_server_command
 from cli.collection import gc_command
 from cli.continuing import continue_command, fork_command
 from cli.demo import demo_command
@@ -146,6 +147,7 @@ _add(
 _add("tree", tree_command, "perdure tree trip-1")
 _add("diff", diff_command, "perdure diff scripted-20260101-120000-3fa9c1 mine --json")
 _add("chaos", chaos_command, "perdure chaos --points 20 --seed 7")
+_add("codec-server", codec_server_command, "perdure codec-server --port 8234")
 _add("replay", replay_command, "perdure replay scripted-20260101-120000-3fa9c1")
 
 

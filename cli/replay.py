@@ -14,7 +14,8 @@ from cli.options import AsJson, RunId
 from cli.output import print_json, print_text
 
 if TYPE_CHECKING:
-    from temporalio.client import WorkflowHistory
+    from temporalio.client import Client, WorkflowHistory
+    from temporalio.converter import DataConverter
     from temporalio.worker import Replayer
 
     from settings import Settings
@@ -54,8 +55,10 @@ def replay_command(*, run_id: RunId, as_json: AsJson = False) -> None:
 
 async def _replay(settings: "Settings", run_id: str) -> "tuple[list[WorkflowHistory], str | None]":
     """The histories, oldest first, and what this code does otherwise; `None` when nothing."""
-    histories = await _histories(settings, run_id)
-    replayer = _replayer(settings, await _agent_name(histories[0]))
+    client = await connected_client(settings)
+    histories = await _histories(client, run_id)
+    converter = client.data_converter
+    replayer = _replayer(settings, await _agent_name(histories[0], converter), converter)
     for number, history in enumerate(histories, start=1):
         result = await replayer.replay_workflow(history, raise_on_replay_failure=False)
         failure = result.replay_failure
@@ -71,7 +74,7 @@ def _words(failure: Exception) -> str:
     return message[1].replace('\\"', '"') if message else str(failure)
 
 
-async def _histories(settings: "Settings", run_id: str) -> "list[WorkflowHistory]":
+async def _histories(client: "Client", run_id: str) -> "list[WorkflowHistory]":
     """Of each execution of the run, oldest first; those before the newest may be gone.
 
     Raises:
@@ -79,7 +82,6 @@ async def _histories(settings: "Settings", run_id: str) -> "list[WorkflowHistory
     """
     from temporalio.service import RPCError, RPCStatusCode  # noqa: PLC0415
 
-    client = await connected_client(settings)
     found: list[WorkflowHistory] = []
     execution_id: str | None = None
     try:
@@ -95,19 +97,18 @@ async def _histories(settings: "Settings", run_id: str) -> "list[WorkflowHistory
         return found
     message = (
         f"run {run_id!r} cannot be replayed: Temporal's namespace "
-        f"{settings.temporal_namespace!r} has no workflow of this id. A run inside another "
+        f"{client.namespace!r} has no workflow of this id. A run inside another "
         "workflow is replayed by that one's id; a history is gone after its retention time"
     )
     raise NotFoundError(message)
 
 
-async def _agent_name(history: "WorkflowHistory") -> str:
+async def _agent_name(history: "WorkflowHistory", converter: "DataConverter") -> str:
     """The agent that the run was started with.
 
     Raises:
         CommandError: the workflow is none of Perdure's.
     """
-    from client import DATA_CONVERTER  # noqa: PLC0415
     from workflows.agent_run_models import AgentRunInput  # noqa: PLC0415
     from workflows.names import AGENT_RUN  # noqa: PLC0415
 
@@ -118,12 +119,12 @@ async def _agent_name(history: "WorkflowHistory") -> str:
             "not Perdure's; replay it with a temporalio.worker.Replayer that knows its class"
         )
         raise CommandError(message)
-    decoded = await DATA_CONVERTER.decode(started.input.payloads, [AgentRunInput])
+    decoded = await converter.decode(started.input.payloads, [AgentRunInput])
     request: AgentRunInput = decoded[0]
     return request.agent
 
 
-def _replayer(settings: "Settings", agent_name: str) -> "Replayer":
+def _replayer(settings: "Settings", agent_name: str, converter: "DataConverter") -> "Replayer":
     """A replayer set up as the worker is.
 
     Raises:
@@ -135,7 +136,7 @@ def _replayer(settings: "Settings", agent_name: str) -> "Replayer":
 
     try:
         agents = load_agents(settings.agent_paths or DEV_AGENTS.split(","))
-        replayer = build_replayer(agents)
+        replayer = build_replayer(agents, converter=converter)
     except AgentSetupError as error:
         raise CommandError(str(error)) from error
     known = sorted(agent.name or "" for agent in agents)

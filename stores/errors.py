@@ -233,3 +233,38 @@ class DecidedResultTooLargeError(StoreError, ValueError):
             f"the ledger keeps {self.limit_bytes} for the run that continues it. Nothing was "
             "recorded: say it shorter, or give a reference"
         )
+
+
+class DamagedPayloadError(StoreError):
+    """A payload that is kept outside Temporal's history cannot be put together again."""
+
+    def __init__(self, workflow_id: str, chunk: str, problem: str) -> None:
+        self.workflow_id = workflow_id
+        self.chunk = chunk
+        self.problem = problem
+        super().__init__(workflow_id, chunk, problem)
+
+    def __str__(self) -> str:
+        """What was tried, on which id, what was found, what to do."""
+        return (
+            f"a payload of workflow {self.workflow_id!r} cannot be read: chunk {self.chunk} "
+            f"{self.problem}. Restore the collections payload_chunks and payload_manifests, or "
+            "point PERDURE_MONGODB_URI and PERDURE_MONGODB_DATABASE at the database that has them"
+        )
+
+
+class UnknownPayloadKeyError(StoreError):
+    """A payload is encrypted with a key that this process does not have."""
+
+    def __init__(self, key_id: str, known: tuple[str, ...]) -> None:
+        self.key_id = key_id
+        self.known = known
+        super().__init__(key_id, known)
+
+    def __str__(self) -> str:
+        """What was tried, on which id, what was found, what to do."""
+        known = ", ".join(map(repr, self.known)) or "none"
+        return (
+            f"payload key {self.key_id!r} is not known here (known are: {known}); add it to "
+            "PERDURE_PAYLOAD_KEYS, where keys stay as long as histories need them"
+        )

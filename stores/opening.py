@@ -5,6 +5,7 @@ from typing import Literal, get_args
 
 from stores.identifiers import DEFAULT_WORKSPACE
 from stores.media.messages import DEFAULT_THRESHOLD_BYTES, MediaChoice
+from stores.payload_store import ChunkStore
 from stores.protocols import StepStore
 
 Backend = Literal["memory", "file", "sqlite", "mongodb"]
@@ -97,6 +98,19 @@ def open_step_store(
         media_store=media_store,
         media_threshold_bytes=media_threshold_bytes,
     )
+
+
+def open_chunk_store(db_url: str, database: str) -> ChunkStore:
+    """Where payloads are kept, in MongoDB. Nothing is opened before the first call.
+
+    Raises:
+        ValueError: the database has no name. Not retryable.
+    """
+    from stores.mongo.chunks import MongoChunkStore  # noqa: PLC0415 - see the module's docstring
+    from stores.mongo.client import MongoConnection  # noqa: PLC0415
+
+    connection = MongoConnection(client=None, db_url=db_url, database=database)
+    return MongoChunkStore(connection, owns_connection=True)
 
 
 def _check_arguments(backend: Backend, **arguments: object) -> None:

@@ -42,7 +42,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from workflows.journal import Journal, journal_of_execution
     from workflows.parking import parking_of_execution
-    from workflows.payloads import describe
+    from workflows.payloads import belong_to, describe
     from workflows.pending import check_prompt
     from workflows.submission import (
         RunOrigin,
@@ -72,6 +72,7 @@ class AgentRunWorkflow:
         _refuse_foreign_hop(request)
         journal = journal_of_execution()
         journal.workspace_id = request.workspace_id
+        belong_to(request.workspace_id)
         parking_of_execution().on_change = self._attend
         approvals_of_execution().on_change = self._attend
         try:

@@ -18,8 +18,10 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
+from activities.payloads import PayloadSettling
 from activities.worker_store import when_store_is_back
 from stores.attempts import AttemptEnd, AttemptStore, Entry, ToolAttempt, ToolCallPlace
+from stores.errors import StoreError
 from stores.protocols import StepStore
 from stores.records import EffectPolicy
 from workflows.effects import OUTCOME_UNKNOWN
@@ -32,7 +34,7 @@ LAST_LOOKS = 3
 not keep the process alive; the outcome is then unknown."""
 
 LARGEST_RESULT_BYTES = 8 * 1024 * 1024
-"""Of a recorded result. What is larger could not travel through Temporal either."""
+"""Of a result that is recorded beside its attempt; what is stored as a payload is a reference."""
 
 
 class ToolGateInterceptor(Interceptor):
@@ -40,16 +42,20 @@ class ToolGateInterceptor(Interceptor):
 
     Args:
         store: the worker's; attempts are recorded in the workspace of each call.
+        settling: stores large results; what is recorded is then a reference.
         worker: identity of this worker, shown with each attempt; process and host by default.
     """
 
-    def __init__(self, store: StepStore, *, worker: str | None = None) -> None:
+    def __init__(
+        self, store: StepStore, *, settling: PayloadSettling, worker: str | None = None
+    ) -> None:
         self._store = store
+        self._settling = settling
         self._worker = worker or f"{os.getpid()}@{socket.gethostname()}"
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:  # noqa: A002 - the SDK's name
         """Wrap the chain."""
-        return _GateInbound(next, self._store, self._worker)
+        return _GateInbound(next, self._store, self._settling, self._worker)
 
 
 class _GateInbound(ActivityInboundInterceptor):
@@ -57,10 +63,12 @@ class _GateInbound(ActivityInboundInterceptor):
         self,
         next: ActivityInboundInterceptor,  # noqa: A002 - the SDK's name
         store: StepStore,
+        settling: PayloadSettling,
         worker: str,
     ) -> None:
         super().__init__(next)
         self._store = store
+        self._settling = settling
         self._worker = worker
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:  # noqa: A002, ANN401 - the SDK's
@@ -114,8 +122,25 @@ class _GateInbound(ActivityInboundInterceptor):
             if attempt.call.effect == "once":
                 _raise_final(error)
             raise
-        await attempt.leave(AttemptEnd(outcome="completed", ended_at=_now(), **_encoded(result)))
-        return result
+        return await self._settle(result, attempt)
+
+    async def _settle(self, result: object, attempt: "_Attempt") -> RawValue:
+        """Store the result if it is large, and record it; a result that cannot be kept is an error.
+
+        The tool has done its work by then, so the error is final.
+        """
+        ended_at = _now()
+        try:
+            settled = await self._settling.settle(result)
+        except asyncio.CancelledError:
+            await attempt.leave(AttemptEnd(outcome="completed", ended_at=ended_at))
+            raise
+        except (ApplicationError, StoreError) as error:
+            await attempt.leave(_failed(error))
+            _raise_final(error)
+        end = AttemptEnd(outcome="completed", ended_at=ended_at, **_recordable(settled))
+        await attempt.leave(end)
+        return settled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,8 +264,8 @@ def _unknown(entry: Entry, call: _GatedCall) -> ApplicationError:
     return ApplicationError(message, type=OUTCOME_UNKNOWN, non_retryable=True)
 
 
-def _encoded(result: object) -> dict[str, Any]:
-    data = activity.payload_converter().to_payload(result).SerializeToString()
+def _recordable(result: RawValue) -> dict[str, Any]:
+    data = result.payload.SerializeToString()
     if len(data) <= LARGEST_RESULT_BYTES:
         return {"result": data}
     text = f"the tool returned {len(data)} bytes, and at most {LARGEST_RESULT_BYTES} can be kept"

@@ -41,6 +41,7 @@ from workflows.lineage import (
     lineage_in,
 )
 from workflows.names import LINEAGE_HEADER
+from workflows.payloads import going_to
 
 
 class LineageInterceptor(Interceptor):
@@ -79,7 +80,8 @@ class _LineageOutbound(WorkflowOutboundInterceptor):
         scope = current_scope.get()
         if scope and is_tool_activity(input.activity):
             _follow(input, scope.options)
-        return super().start_activity(input)
+        with going_to(f"activity {input.activity!r}"):
+            return super().start_activity(input)
 
     def start_local_activity(self, input: StartLocalActivityInput) -> workflow.ActivityHandle[Any]:  # noqa: A002 - the SDK's name
         _tell_activity(input)
@@ -91,7 +93,8 @@ class _LineageOutbound(WorkflowOutboundInterceptor):
     ) -> workflow.ChildWorkflowHandle[Any, Any]:
         scope = current_scope.get()
         _tell(input, scope.lineage if scope else _outside_runs())
-        child = await super().start_child_workflow(input)
+        with going_to(f"child workflow {input.workflow!r}"):
+            child = await super().start_child_workflow(input)
         hops_of_execution().watch(child)
         return child
 

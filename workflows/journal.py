@@ -40,7 +40,7 @@ from stores.operations import (
 from workflows import policies
 from workflows.lineage import Lineage, inherited_lineage
 from workflows.notices import Notice, Notices
-from workflows.payloads import staying_local
+from workflows.payloads import staying
 
 _GROUP = "commit_boundaries"
 
@@ -320,20 +320,22 @@ class Journal:
             result = await _local_attempt(header, operations)
             if result is not None:
                 return result
-        delay = policies.LOCAL_COMMIT_TIMEOUT
+        delay, repeats = policies.LOCAL_COMMIT_TIMEOUT, 1
         while _size_bytes(group) > policies.LARGEST_REGULAR_COMMIT_BYTES:
             # Too large for the server: only a local attempt can take it, so try again later.
             await workflow.sleep(delay)
-            result = await _local_attempt(header, operations)
+            result = await _local_attempt(header, operations, repeats)
             if result is not None:
                 return result
+            repeats += 1
             delay = min(delay * 2, policies.LONGEST_COMMIT_PAUSE)
-        result = await workflow.execute_activity(
-            *(_request(header, operations) if self.mode == "regular" else (_GROUP, group)),
-            result_type=CommitBoundariesResult,
-            start_to_close_timeout=policies.COMMIT_TIMEOUT,
-            retry_policy=policies.COMMIT_RETRIES,
-        )
+        with staying("inline"):  # not by way of the store that is away
+            result = await workflow.execute_activity(
+                *(_request(header, operations) if self.mode == "regular" else (_GROUP, group)),
+                result_type=CommitBoundariesResult,
+                start_to_close_timeout=policies.COMMIT_TIMEOUT,
+                retry_policy=policies.COMMIT_RETRIES,
+            )
         return cast("CommitBoundariesResult", result)
 
 
@@ -391,17 +393,17 @@ def _request(header: CommitHeader, operations: tuple[Operation, ...]) -> tuple[s
 
 
 async def _local_attempt(
-    header: CommitHeader, operations: tuple[Operation, ...]
+    header: CommitHeader, operations: tuple[Operation, ...], repeats: int = 0
 ) -> CommitBoundariesResult | None:
     """The commit as a local activity; `None` when it may succeed later."""
     name, request = _request(header, operations)
     try:
-        with staying_local():
+        with staying("local"):
             result: CommitBoundariesResult = await workflow.execute_local_activity(
                 name,
                 request,
                 result_type=CommitBoundariesResult,
-                start_to_close_timeout=policies.LOCAL_COMMIT_TIMEOUT,
+                start_to_close_timeout=policies.local_commit_timeout(repeats),
                 retry_policy=policies.LOCAL_COMMIT_RETRIES,
             )
             return result
@@ -423,5 +425,5 @@ def _history_length() -> int:
 
 def _size_bytes(request: CommitBoundariesRequest) -> int:
     """Encoded size of a request. Only asked for when the local attempt has failed."""
-    with staying_local():
+    with staying("local"):
         return len(workflow.payload_converter().to_payload(request).data)

@@ -1,18 +1,42 @@
-"""How large a payload may be, and what must not be decoded into an endless retry."""
+"""How large a payload may be, where it goes, and what must not be decoded without an end."""
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Literal
 
 from pydantic import BaseModel, ValidationError
+from temporalio import workflow
+from temporalio.api.common.v1 import Payload
 from temporalio.exceptions import ApplicationError
 
-LARGEST_PAYLOADS_BYTES = 2 * 1024 * 1024
+from stores.identifiers import DEFAULT_WORKSPACE
+
+LARGEST_INLINE_BYTES = 2 * 1024 * 1024
 """Temporal's limit for the payloads of one call (`limit.blobSize.error`). Beyond it the server
 refuses the workflow task that schedules the call, and the task is repeated without end; so payloads
 are measured when they are made, where an error fails the run."""
 
-_stays_local: ContextVar[bool] = ContextVar("perdure_payload_stays_local", default=False)
+LARGEST_PAYLOADS_BYTES = 64 * 1024 * 1024
+"""Of one call, where payloads are stored beside the history: ten times what a model with a million
+tokens reads. It bounds what one call makes a worker hold in memory, a few times over."""
+
+PLACE_KEY = "perdure-place"
+"""Metadata of a payload that is not stored beside the history; the value is a `Place`."""
+
+WORKSPACE_KEY = "perdure-workspace"
+"""Metadata of a payload: whose key encrypts it, where that is not the default workspace."""
+
+Place = Literal["local", "inline"]
+"""`local`: the input of a local activity, which never leaves the process, so it has no limit and is
+not encoded; `inline`: in the history itself, however large."""
+
+_place: ContextVar[Place | None] = ContextVar("perdure_payload_place", default=None)
+
+_boundary: ContextVar[str | None] = ContextVar("perdure_payload_boundary", default=None)
+
+_ATTRIBUTE = "__perdure_workspace__"
+"""On the workflow's instance, which handlers of updates reach, too."""
 
 
 class SubmittedInput(BaseModel):
@@ -24,13 +48,39 @@ class SubmittedInput(BaseModel):
 
 
 @contextmanager
-def staying_local() -> Generator[None]:
-    """Payloads made inside are inputs of local activities, which never travel and have no limit."""
-    token = _stays_local.set(True)
+def staying(place: Place) -> Generator[None]:
+    """Payloads made inside go through no store: what is committed must not wait for another one."""
+    token = _place.set(place)
     try:
         yield
     finally:
-        _stays_local.reset(token)
+        _place.reset(token)
+
+
+@contextmanager
+def going_to(boundary: str) -> Generator[None]:
+    """Errors about payloads made inside name what they are for, such as `activity 'x'`."""
+    token = _boundary.set(boundary)
+    try:
+        yield
+    finally:
+        _boundary.reset(token)
+
+
+def belong_to(workspace_id: str) -> None:
+    """Payloads that this workflow makes from now on are encrypted with the workspace's key."""
+    setattr(workflow.instance(), _ATTRIBUTE, workspace_id)
+
+
+def label(payload: Payload, workspace_id: str) -> None:
+    """Write into the payload's metadata what codec and storage go by; they see nothing else."""
+    place = _place.get()
+    if place is not None:
+        payload.metadata[PLACE_KEY] = place.encode()
+    if workflow.in_workflow():
+        workspace_id = getattr(workflow.instance(), _ATTRIBUTE, workspace_id)
+    if workspace_id != DEFAULT_WORKSPACE:
+        payload.metadata[WORKSPACE_KEY] = workspace_id.encode()
 
 
 def describe(error: ValidationError) -> str:
@@ -41,17 +91,25 @@ def describe(error: ValidationError) -> str:
     )
 
 
-def check_size(sizes_bytes: Sequence[int], description: str) -> None:
+def check_size(parts: Sequence[tuple[str, int]], limit_bytes: int) -> None:
     """Refuse payloads that are together above the limit, unless they stay local.
+
+    Args:
+        parts: type and size in bytes of each value of one call.
+        limit_bytes: where they are stored beside the history; inline Temporal's own holds.
 
     Raises:
         ApplicationError: type `PayloadTooLargeError`. Not retryable.
     """
-    total = sum(sizes_bytes)
-    if total <= LARGEST_PAYLOADS_BYTES or _stays_local.get():
+    place = _place.get()
+    limit = limit_bytes if place is None else LARGEST_INLINE_BYTES
+    total = sum(size for _, size in parts)
+    if total <= limit or place == "local":
         return
+    name, size = max(parts, key=lambda each: each[1])
     message = (
-        f"{description} takes {total} bytes; Temporal's limit is {LARGEST_PAYLOADS_BYTES}. "
-        "Pass large content by reference, or keep tool results and prompts smaller"
+        f"{_boundary.get() or 'a payload'}: {total} bytes are too large; the limit is {limit}. The "
+        f"largest part is a {name} of {size} bytes. Keep tool results and prompts smaller, or pass "
+        "large content by reference"
     )
     raise ApplicationError(message, type="PayloadTooLargeError", non_retryable=True)

@@ -25,11 +25,27 @@ COMMIT_RETRIES = RetryPolicy(
 so that the run goes on soon after the database is back."""
 
 LARGEST_REGULAR_COMMIT_BYTES = 1024 * 1024
-"""Encoded. The server refuses an activity input of 2 MiB; a commit that could come near is only
+"""Encoded. A commit is in the history itself, not stored beside it: the store that is away would be
+asked for both. The server refuses an activity input of 2 MiB; a commit that could come near is only
 attempted locally, where its input does not travel."""
+
+REPEATED_COMMIT_TIMEOUT = timedelta(milliseconds=500)
+"""Of a repeated local attempt: an update that comes in meanwhile is answered after it."""
+
+SHORT_REPEATS = 40
+"""So many of them, three minutes, in which a store that was away has come back. Then the store is
+rather too slow for a commit of that size, and every second one gets the time of a first one."""
+
 
 LONGEST_COMMIT_PAUSE = timedelta(seconds=5)
 """Between local attempts of a commit that is too large for the server."""
+
+
+def local_commit_timeout(repeats: int) -> timedelta:
+    """Of a local attempt after so many repeated ones; the first has none before it."""
+    is_short = 0 < repeats <= SHORT_REPEATS or repeats % 2 == 1
+    return REPEATED_COMMIT_TIMEOUT if is_short else LOCAL_COMMIT_TIMEOUT
+
 
 READ_RETRIES = RetryPolicy(
     initial_interval=timedelta(milliseconds=200),

@@ -231,8 +231,15 @@ INDEXES: tuple[Index, ...] = (
         only={"expires_at": {"$exists": True}},
         expires=True,
     ),
+    Index(
+        name="payload_chunks_touched_v1",
+        collection="payload_chunks",
+        fields=("touched_at",),
+        only={"touched_at": {"$exists": True}},
+    ),
 )
-"""All indexes besides `_id`, which serves `commit_heads` alone."""
+"""All indexes besides `_id`, which alone serves `commit_heads`, `messages` and
+`payload_manifests`."""
 
 COLLECTIONS: tuple[str, ...] = (
     "commit_heads",
@@ -240,6 +247,8 @@ COLLECTIONS: tuple[str, ...] = (
     "media",
     "media_chunks",
     "messages",
+    "payload_chunks",
+    "payload_manifests",
     "positions",
     "runs",
     "snapshots",

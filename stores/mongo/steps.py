@@ -10,12 +10,14 @@ from typing import Any
 
 from stores.commits import Commit, CommitHead, CommitResult
 from stores.effects import effect_record
-from stores.errors import DamagedSnapshotError, StoreConfigurationError, StoreUnavailableError
+from stores.errors import DamagedSnapshotError, StoreUnavailableError
 from stores.histories import Range, StoredTexts, history_of, positions_in
 from stores.identifiers import DEFAULT_WORKSPACE, check_identifier
 from stores.media.messages import DEFAULT_THRESHOLD_BYTES, MediaChoice, MessageMedia
 from stores.media.protocols import MediaStore
 from stores.mongo.attempts import MongoAttempts
+from stores.mongo.chunk_sweeping import ChunkSweep, ChunkSweeper, IsNeeded
+from stores.mongo.chunks import MongoChunkStore
 from stores.mongo.client import Client, Database, MongoConnection
 from stores.mongo.commit import MongoCommits
 from stores.mongo.documents import (
@@ -30,10 +32,9 @@ from stores.mongo.documents import (
 )
 from stores.mongo.existing import NEWEST_FIRST, OLDEST_FIRST, message_log
 from stores.mongo.failures import store_errors
-from stores.mongo.indexes import check_indexes, create_indexes
+from stores.mongo.fitness import initialise_database, verify_database
 from stores.mongo.media import MongoMediaStore
 from stores.mongo.recent import RecentCommits
-from stores.mongo.server import check_server
 from stores.mongo.streaming import MongoStreams
 from stores.mongo.sweeping import Sweep, Sweeper, Tell
 from stores.mongo.transactions import Transaction
@@ -145,6 +146,11 @@ class MongoStepStore(SingleWrites):
         """The live text of this workspace's runs."""
         return MongoStreams(self._connection, workspace_id=self._workspace_id)
 
+    @property
+    def chunks(self) -> MongoChunkStore:
+        """Chunks of payloads in the same database, over the same connection."""
+        return MongoChunkStore(self._connection)
+
     def for_workspace(self, workspace_id: str) -> "MongoStepStore":
         """See `StepStore.for_workspace`."""
         store = copy.copy(self)
@@ -153,30 +159,25 @@ class MongoStepStore(SingleWrites):
 
     async def initialise(self) -> list[str]:
         """See `StepStore.initialise`."""
-        with store_errors("prepare the database", self._connection.where):
-            await self._check_server()
-            return await create_indexes(self._connection.database)
+        return await initialise_database(self._connection)
 
     async def verify(self) -> None:
         """See `StepStore.verify`."""
-        with store_errors("check the database", self._connection.where):
-            await self._check_server()
-            problems = await check_indexes(self._connection.database)
-        self._raise_problems(problems)
-
-    async def _check_server(self) -> None:
-        database = self._connection.database
-        self._raise_problems(await check_server(database.client, database.name))
-
-    def _raise_problems(self, problems: list[str]) -> None:
-        if problems:
-            msg = f"MongoDB at {self._connection.where} is unfit: {'; '.join(problems)}"
-            raise StoreConfigurationError(msg)
+        await verify_database(self._connection)
 
     async def aclose(self) -> None:
         """See `StepStore.aclose`. Store objects of other workspaces are closed with this one."""
         await self._media.aclose()
         await self._connection.close()
+
+    async def sweep_payloads(
+        self, *, grace: timedelta, namespace: str, is_needed: IsNeeded, is_dry: bool
+    ) -> ChunkSweep:
+        """Remove payloads of workflows that `is_needed` denies; see `ChunkSweeper`."""
+        sweeper = ChunkSweeper(
+            self._connection, namespace=namespace, is_needed=is_needed, is_dry=is_dry
+        )
+        return await sweeper.run(grace=grace)
 
     async def sweep(
         self,

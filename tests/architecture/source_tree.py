@@ -4,7 +4,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("activities", "agents", "cli", "stores", "workflows")
-ENTRY_POINTS = ("client.py", "sandbox.py", "settings.py", "worker.py")
+ENTRY_POINTS = (
+    "client.py",
+    "converter.py",
+    "payload_codec.py",
+    "payload_driver.py",
+    "sandbox.py",
+    "settings.py",
+    "worker.py",
+)
 
 
 def product_modules() -> list[Path]:

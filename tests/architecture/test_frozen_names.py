@@ -19,7 +19,7 @@ from activities.reconciling import ReconcileActivities
 from agents.assistant import agent as assistant
 from agents.orders import agent as orders
 from agents.scripted import agent as scripted
-from client import DATA_CONVERTER
+from converter import DATA_CONVERTER
 from sandbox import workflow_runner
 from stores import operations
 from stores.memory import InMemoryStepStore

@@ -89,6 +89,7 @@ def test_it_tells_what_would_go_and_removes_it_when_told_to(
         "media": 0,
         "media_size_bytes": 0,
         "grace_days": 1.5,
+        "payloads": None,
         "workspace_id": "lab",
     }
     removed = perdure("gc", "--delete")

@@ -1,17 +1,34 @@
 """What every crash test needs: a client, the store that the workers write to, and the workers."""
 
+import tempfile
 from collections.abc import AsyncGenerator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 from temporalio.client import Client
 
+from cli.servers import LocalServers
 from client import connect
+from converter import close_payloads
 from settings import Settings
 from stores.opening import open_step_store
 from stores.protocols import StepStore
+from workflows.names import SEARCH_ATTRIBUTES
 
 AGENTS = "tests.helpers.user_agents:AGENTS"
+
+
+@pytest_asyncio.fixture
+async def own_servers() -> AsyncGenerator[LocalServers]:
+    """Servers of the test's own, which it may stop."""
+    with tempfile.TemporaryDirectory(prefix="perdure-outage-") as data_dir:
+        servers = LocalServers(Path(data_dir), search_attributes=SEARCH_ATTRIBUTES)
+        await servers.start()
+        try:
+            yield servers
+        finally:
+            await servers.kill()
 
 
 @pytest.fixture
@@ -29,9 +46,11 @@ def settings(
 
 
 @pytest_asyncio.fixture
-async def temporal(settings: Settings) -> Client:
+async def temporal(settings: Settings) -> AsyncGenerator[Client]:
     """Connected as worker and CLI do."""
-    return await connect(settings)
+    client = await connect(settings)
+    yield client
+    await close_payloads(client.data_converter)
 
 
 @pytest_asyncio.fixture

@@ -1,8 +1,7 @@
 """Servers that go away in mid-run: runs pause, and go on soon after the server is back."""
 
 import asyncio
-import tempfile
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from time import monotonic
@@ -10,7 +9,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-import pytest_asyncio
 from temporalio.client import Client, WorkflowHandle
 
 from cli.servers import LocalServers
@@ -28,7 +26,6 @@ from tests.helpers.user_workflows import (
     ScriptedRunsWorkflow,
     TrivialWorkflow,
 )
-from workflows.names import SEARCH_ATTRIBUTES
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(180)]
 
@@ -42,18 +39,6 @@ ALL_WAIT_AFTER = timedelta(seconds=4)
 RUNS = 4
 STEPS = 12
 PROMPT = echo_steps(STEPS, parallel=2, delay=0.2)
-
-
-@pytest_asyncio.fixture
-async def own_servers() -> AsyncGenerator[LocalServers]:
-    """Servers of the test's own, which it may stop."""
-    with tempfile.TemporaryDirectory(prefix="perdure-outage-") as data_dir:
-        servers = LocalServers(Path(data_dir), search_attributes=SEARCH_ATTRIBUTES)
-        await servers.start()
-        try:
-            yield servers
-        finally:
-            await servers.kill()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from temporalio.client import Client, WorkflowHandle, WorkflowHistory
 from temporalio.runtime import MetricBuffer, Runtime, TelemetryConfig
 from temporalio.worker import Worker
 
-from client import DATA_CONVERTER
+from converter import DATA_CONVERTER
 from settings import Settings
 from stores.protocols import StepStore
 from worker import build_replayer, build_worker

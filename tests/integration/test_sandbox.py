@@ -12,18 +12,15 @@ import pytest
 from temporalio.api.common.v1 import Payload
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.converter import (
-    DataConverter,
-    ExternalStorage,
     PayloadCodec,
     SerializationContext,
     WithSerializationContext,
 )
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker, WorkflowInstance
-from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 from temporalio.worker.workflow_sandbox._restrictions import RestrictedWorkflowAccessError
 
-from client import DATA_CONVERTER
+from converter import DATA_CONVERTER
 from sandbox import ContextFreeSandboxRunner, workflow_runner
 from tests.helpers.sandboxed_workflows import (
     LOCAL_ACTIVITIES,
@@ -118,27 +115,14 @@ def test_the_sdk_asks_for_contexts_as_it_did_when_the_sandbox_was_written() -> N
     assert asks == known
 
 
-@pytest.mark.parametrize("codec", [None, PlainCodec()])
-def test_a_converter_that_asks_for_no_context_gets_the_cheaper_sandbox(
-    codec: PayloadCodec | None,
-) -> None:
-    assert isinstance(
-        workflow_runner(replace(DATA_CONVERTER, payload_codec=codec)), ContextFreeSandboxRunner
-    )
-
-
 @pytest.mark.parametrize(
-    "converter",
-    [
-        replace(DATA_CONVERTER, payload_codec=ContextualCodec()),
-        replace(DATA_CONVERTER, external_storage=object.__new__(ExternalStorage)),
-    ],
-    ids=["codec", "storage"],
+    ("codec", "is_free"), [(None, True), (PlainCodec(), True), (ContextualCodec(), False)]
 )
-def test_a_converter_that_asks_for_contexts_gets_the_sandbox_of_the_sdk(
-    converter: DataConverter,
+def test_only_a_codec_that_asks_for_contexts_gets_the_dearer_sandbox(
+    codec: PayloadCodec | None, *, is_free: bool
 ) -> None:
-    assert type(workflow_runner(converter)) is SandboxedWorkflowRunner
+    runner = workflow_runner(replace(DATA_CONVERTER, payload_codec=codec))
+    assert isinstance(runner, ContextFreeSandboxRunner) == is_free
 
 
 async def test_a_codec_without_a_context_sees_every_payload(

@@ -14,6 +14,7 @@ import socket
 import sys
 import tempfile
 import tomllib
+from base64 import b64decode, b64encode
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -21,13 +22,17 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
+from pymongo import AsyncMongoClient
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle, WorkflowHistory
 
 from cli.servers import LocalServers
 from client import connect
+from converter import close_payloads
 from settings import Settings
 from stores.faulty import Fault, FaultPlan
+from stores.memory_chunks import InMemoryChunkStore
 from stores.opening import open_step_store
+from stores.payload_store import StoredChunk
 from stores.protocols import StepStore
 from tests.helpers.delegating import asking
 from tests.helpers.eventually import eventually
@@ -43,6 +48,9 @@ from workflows.parking import ResolveToolEffectRequest
 
 HISTORIES = Path(__file__).with_name("histories")
 ROOT = Path(__file__).parents[2]
+
+PAYLOADS = ".payloads"
+"""Ends the name of the file with a recording's payloads; its name as JSON ends in `.json`."""
 
 OF_THIS_MACHINE = {"identity": "worker", "stackTrace": "", "requestId": "request"}
 """Fields that say where a history was recorded, and what stands there instead. No replay reads
@@ -283,12 +291,19 @@ async def ended(handle: WorkflowHandle[Any, Any]) -> None:
     raise AssertionError(message)
 
 
+async def large(servers: Bench) -> WorkflowHandle[Any, Any]:
+    """Payloads that are stored beside the history: prompt, results, model requests."""
+    handle = await servers.start("recorded-large", prompt=echo_steps(2, size=20_000))
+    await handle.result()
+    return handle
+
+
 SCENARIOS: dict[str, Scenario] = {
     each.__name__: each
     for each in (
         *(completed, parallel_tools, continued, failed, cancelled, recovered, fallback),
         *(delegating, delegated, delegating_failed, delegating_cancelled),
-        *(parked, hop_left, hop_taken, deps_by_reference, streamed, approved),
+        *(parked, hop_left, hop_taken, deps_by_reference, streamed, approved, large),
     )
 }
 FAULTS = (
@@ -346,7 +361,33 @@ async def bench(directory: Path) -> AsyncGenerator[Bench]:
         log_path = directory / "worker.log"
         with WorkerProcess(settings, log_path=log_path, plan=plan) as worker:
             yield Bench(client, store, settings, worker)
+        await close_payloads(client.data_converter)
         await store.aclose()
+
+
+async def write_payloads(settings: Settings, workflow_id: str, path: Path) -> None:
+    """Put what is stored of a history's payloads beside it, if anything is."""
+    async with AsyncMongoClient[dict[str, Any]](settings.mongodb_uri) as client:
+        database = client[settings.mongodb_database]
+        if not await database["payload_manifests"].count_documents(
+            {"_id.workflow_id": workflow_id}
+        ):
+            return
+        found = await database["payload_chunks"].find().sort("_id").to_list()
+    chunks = {
+        bytes(each["_id"]).hex(): [each["kind"], b64encode(each["data"]).decode()] for each in found
+    }
+    path.with_suffix(PAYLOADS).write_text(json.dumps(chunks, indent=1) + "\n")
+
+
+def payloads_beside(recording: Path) -> InMemoryChunkStore:
+    """What is stored of the payloads of a recorded history."""
+    store = InMemoryChunkStore()
+    path = recording.with_suffix(PAYLOADS)
+    if path.exists():
+        for name, (kind, data) in json.loads(path.read_text()).items():
+            store.chunks[bytes.fromhex(name)] = StoredChunk(kind=kind, data=b64decode(data))
+    return store
 
 
 async def record(into: Path) -> list[Path]:
@@ -363,6 +404,7 @@ async def record(into: Path) -> list[Path]:
                 history = await (await scenario(servers)).fetch_history()
                 path.write_text(scrubbed(history))
                 path.with_suffix(".txt").write_text(outline_of(history))
+                await write_payloads(servers.settings, history.workflow_id, path)
                 written.append(path)
     return written
 

@@ -8,11 +8,14 @@ from temporalio import workflow
 from temporalio.client import WorkflowHistory
 
 from activities.boundaries import CommitBoundariesRequest, CommitHeader
+from converter import build_data_converter
+from settings import Settings
+from stores.memory_chunks import InMemoryChunkStore
 from stores.operations import Operation
 from tests.helpers.delegating import IN_PRODUCTION
 from tests.helpers.script import make_agent
 from tests.replay.outline import outline_of
-from tests.replay.record import HISTORIES, SCENARIOS
+from tests.replay.record import HISTORIES, SCENARIOS, payloads_beside
 from worker import build_replayer
 from workflows.journal import Journal
 from workflows.registry import WORKFLOWS
@@ -29,13 +32,15 @@ def named(scenario: str) -> WorkflowHistory:
     return history_of([each for each in RECORDINGS if each.name.startswith(f"{scenario}.")][-1])
 
 
-async def replay(history: WorkflowHistory) -> None:
-    await build_replayer(IN_PRODUCTION).replay_workflow(history)
+async def replay(history: WorkflowHistory, payloads: InMemoryChunkStore | None = None) -> None:
+    settings = Settings(mongodb_uri="mongodb://unused")
+    converter = build_data_converter(settings, chunks=payloads or InMemoryChunkStore())
+    await build_replayer(IN_PRODUCTION, converter=converter).replay_workflow(history)
 
 
 @pytest.mark.parametrize("recording", RECORDINGS, ids=lambda path: path.stem)
 async def test_recorded_history_replays(recording: Path) -> None:
-    await replay(history_of(recording))
+    await replay(history_of(recording), payloads_beside(recording))
 
 
 def test_each_workflow_and_each_way_to_end_is_recorded() -> None:
