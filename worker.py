@@ -26,6 +26,7 @@ from activities.boundaries import BoundaryActivities
 from activities.heartbeat import HeartbeatInterceptor
 from activities.history import HistoryActivities
 from activities.reconciling import ReconcileActivities
+from activities.searching import SearchActivities
 from agents.registry import load_agents
 from client import DATA_CONVERTER, connect
 from sandbox import workflow_runner
@@ -99,6 +100,7 @@ def build_worker(
             history.load_history,
             history.load_usage,
             reconciling.reconcile_tool_effect,
+            SearchActivities(store).search_conversation_history,
             *activities,
         ],
         plugins=[AgentPlugin(agent) for agent in agents],

@@ -31,6 +31,7 @@ from cli.runs import (
     runs_command,
     snapshots_command,
 )
+from cli.searching import search_command
 from cli.setup import doctor_command, init_command
 from cli.submit import run_command
 from cli.tree import tree_command
@@ -129,6 +130,7 @@ _add("effects", effects_command, "perdure effects scripted-20260101-120000-3fa9c
 _add("unresolved", unresolved_command, "perdure unresolved --tool charge_card")
 _add("resolve", resolve_command, "perdure resolve orders-7 2/0 --failed 'no such order'")
 _add("messages", messages_command, "perdure messages scripted-20260101-120000-3fa9c1 --json")
+_add("search", search_command, "perdure search trip-1 'passport number' --context 3")
 _add("gc", gc_command, "perdure gc --grace-days 90 --delete")
 _add(
     "import-harness",

@@ -25,7 +25,7 @@ REGEX = analyzer_named("regex")
         ("안녕하세요세계", "세계"),
         ("ภาษาไทยง่าย", "ไทย"),
         ("नमस्ते दुनिया", "नमस्ते"),
-        ("Cafe\u0301 au lait", "caf\u00e9"),
+        ("une e\u0301cole", "\u00e9cole"),
         ("\uff26\uff35\uff2c\uff2c width", "full width"),
         ("\uff23\uff0b\uff0b\u306e\u672c", "c++"),
         ("see src/perdure/app_main.py", "app_main.py"),
@@ -60,10 +60,10 @@ def test_terms_and_tokens_say_the_same_of_any_text(text: str) -> None:
 
 def test_stop_words_are_indexed_and_asked_for_only_when_there_is_nothing_else() -> None:
     assert len(STOP_WORDS) == 127
-    assert "the" in STANDARD.terms("the cache")
-    assert STANDARD.query_terms("what did we decide about the cache size?") == [
+    assert "the" in STANDARD.terms("the window")
+    assert STANDARD.query_terms("what did we decide about the window size?") == [
         "decid",
-        "cach",
+        "window",
         "size",
     ]
     assert STANDARD.query_terms("to be or not to be") == ["to", "be", "or", "not"]
@@ -96,5 +96,5 @@ def test_an_excerpt_shows_the_match_wherever_it_is() -> None:
 
 
 def test_an_excerpt_is_where_most_terms_stand_together() -> None:
-    text = "cache " + "a " * 500 + "the cache size is 4 GB " + "b " * 500
-    assert "cache size is 4 GB" in clipped(text, 200, {"cach", "size"}, STANDARD)
+    text = "window " + "a " * 500 + "the window size is 4 GB " + "b " * 500
+    assert "window size is 4 GB" in clipped(text, 200, {"window", "size"}, STANDARD)

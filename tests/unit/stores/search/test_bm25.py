@@ -43,7 +43,8 @@ def counts(documents: list[str]) -> list[Counter[str]]:
 @pytest.mark.parametrize("query", VECTORS)
 def test_scores_are_those_of_the_reference(query: str) -> None:
     found = ranked(REGEX.query_terms(query), counts(DOCUMENTS), Bm25())
-    assert [(index, pytest.approx(score, abs=1e-12)) for index, score in VECTORS[query]] == found
+    assert [index for index, _ in found] == [index for index, _ in VECTORS[query]]
+    assert [score for _, score in found] == pytest.approx([each for _, each in VECTORS[query]])
 
 
 WORDS = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=12)

@@ -142,8 +142,8 @@ def run(run_id: str, minute: int) -> RunRecord:
 
 @pytest.mark.spec("CS-19")
 def test_inherited_messages_belong_to_the_run_that_saved_them_first() -> None:
-    one = [said("a"), answered("b")]
-    two = [*one, said("c"), *one]
+    one: list[ModelMessage] = [said("a"), answered("b")]
+    two: list[ModelMessage] = [*one, said("c"), *one]
     corpus = corpus_of([(run("1", 1), one), (run("2", 2), two), (run("3", 3), one)])
     assert [(each.section.run_id, each.section.first_index) for each in corpus] == [
         ("1", 0),
@@ -156,7 +156,7 @@ def test_inherited_messages_belong_to_the_run_that_saved_them_first() -> None:
 def test_an_inherited_request_with_a_change_of_instructions_is_indexed_again() -> None:
     plain, b = said("a"), answered("b")
     changed = replace(plain, parts=[*plain.parts, change("be long")])
-    runs = [
+    runs: list[tuple[RunRecord, list[ModelMessage]]] = [
         (run("first", 1), [plain, b]),
         (run("gains", 2), [changed, b, said("c")]),
         (run("before", 3), [plain, b]),  # branches from before the change
