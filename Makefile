@@ -101,7 +101,7 @@ bench: install ## Measure against the budgets, side by side with the reference
 record: install ## Record workflow histories for the replay tests (once per release, never rewritten)
 	$(BIN)/python -m tests.replay.record
 
-docs: install ## Regenerate docs/cli.md from the commands' help, docs/step-persistence.md from the tests
+docs: install ## Regenerate docs/cli.md from the commands' help, tables of behaviours from the tests
 	$(BIN)/typer cli.main utils docs --name perdure --title "Command line" --output docs/cli.md
 	$(BIN)/python -m tests.spec.table
 

@@ -30,6 +30,8 @@ from stores.mongo.existing import NEWEST_FIRST, OLDEST_FIRST
 from stores.mongo.failures import store_errors
 from stores.mongo.indexes import check_indexes, create_indexes
 from stores.mongo.recent import RecentCommits
+from stores.mongo.reindexing import begin_index
+from stores.mongo.search_index import SearchIndex, SearchMemory
 from stores.mongo.server import check_server
 from stores.mongo.sweeping import Sweep, Sweeper, Tell
 from stores.mongo.transactions import Transaction
@@ -54,6 +56,7 @@ from stores.records import (
 )
 from stores.retention import check_bound
 from stores.rows import SnapshotRow, event_record, snapshot_record, snapshot_summary
+from stores.search.analysis import AnalyzerName
 from stores.single import SingleWrites, prepare_history
 
 _LOGGER = logging.getLogger(__name__)
@@ -79,6 +82,7 @@ class MongoStepStore(SingleWrites):
         database: str | None = None,
         workspace_id: str = DEFAULT_WORKSPACE,
         max_snapshots_per_run: int | None = None,
+        search_analyzer: AnalyzerName = "standard",
     ) -> None:
         """Bind the store; nothing is connected before the first call.
 
@@ -88,23 +92,27 @@ class MongoStepStore(SingleWrites):
             database: the database's name.
             workspace_id: the workspace that the store is bound to.
             max_snapshots_per_run: see `stores.retention`.
+            search_analyzer: of the index; another one than it was made with needs `reindex`.
 
         Raises:
             ValueError: not exactly one of `client` and `db_url`, no `database`, or a bound below 1.
             InvalidIdentifierError: the workspace id is malformed.
         """
         self._recent = RecentCommits()
+        self._search = SearchMemory(search_analyzer)
         self._bound = check_bound(max_snapshots_per_run)
         self._bind(MongoConnection(client=client, db_url=db_url, database=database), workspace_id)
 
     def _bind(self, connection: MongoConnection, workspace_id: str) -> None:
         self._connection = connection
         self._workspace_id = check_identifier("workspace_id", workspace_id)
+        self._index = self._search.index(connection, workspace_id)
         self._commits = MongoCommits(
             connection,
             self._recent,
             workspace_id=workspace_id,
             max_snapshots_per_run=self._bound,
+            indexer=self._index.indexer,
         )
 
     @property
@@ -127,7 +135,8 @@ class MongoStepStore(SingleWrites):
         """See `StepStore.initialise`."""
         with store_errors("prepare the database", self._connection.where):
             await self._check_server()
-            return await create_indexes(self._connection.database)
+            done = await create_indexes(self._connection.database)
+            return [*done, *await begin_index(self._connection.database)]
 
     async def verify(self) -> None:
         """See `StepStore.verify`."""
@@ -172,6 +181,11 @@ class MongoStepStore(SingleWrites):
         workspace_id = None if all_workspaces else self._workspace_id
         sweeper = Sweeper(self._connection, workspace_id=workspace_id, is_dry=is_dry)
         return await sweeper.run(grace=grace, tell=tell)
+
+    @property
+    def history_index(self) -> SearchIndex:
+        """The index of the workspace's messages; see `stores.search.query.IndexedStore`."""
+        return self._index
 
     # Writes
 

@@ -58,6 +58,11 @@ class HistoryQuery:
         analyzer_named(self.analyzer)
 
     @property
+    def analyzer_id(self) -> str:
+        """Of the terms."""
+        return analyzer_named(self.analyzer).id
+
+    @property
     def terms(self) -> list[str]:
         """What is looked for, each term once."""
         return analyzer_named(self.analyzer).query_terms(self.text[:LONGEST_QUERY])
