@@ -23,6 +23,7 @@ from cli.inspection import show_command
 from cli.ledger import effects_command, unresolved_command
 from cli.output import note
 from cli.processes import LocalServerError
+from cli.reindexing import reindex_command
 from cli.replay import replay_command
 from cli.resolving import resolve_command
 from cli.runs import (
@@ -131,6 +132,7 @@ _add("unresolved", unresolved_command, "perdure unresolved --tool charge_card")
 _add("resolve", resolve_command, "perdure resolve orders-7 2/0 --failed 'no such order'")
 _add("messages", messages_command, "perdure messages scripted-20260101-120000-3fa9c1 --json")
 _add("search", search_command, "perdure search trip-1 'passport number' --context 3")
+_add("reindex", reindex_command, "perdure reindex")
 _add("gc", gc_command, "perdure gc --grace-days 90 --delete")
 _add(
     "import-harness",

@@ -204,10 +204,12 @@ class ConversationSearch(AbstractCapability[AgentDepsT]):
     analyzer: AnalyzerName = "standard"
     excludes_own_calls: bool = True
     id: str | None = field(default=CONVERSATION_SEARCH, kw_only=True)
+    _toolset: ConversationSearchToolset[AgentDepsT] = field(init=False, repr=False, compare=False)
+    """Always the same one: a run takes another object for a second toolset of one id."""
 
     def __post_init__(self) -> None:
         """Refuse what is out of range now, not in a run."""
-        self._toolset()
+        self._toolset = self._make_toolset()
 
     @property
     def effective_scope(self) -> SearchScope:
@@ -227,7 +229,8 @@ class ConversationSearch(AbstractCapability[AgentDepsT]):
         differing = [
             each.name
             for each in fields(cls)
-            if any(getattr(other, each.name) != getattr(first, each.name) for other in others)
+            if each.compare
+            and any(getattr(other, each.name) != getattr(first, each.name) for other in others)
         ]
         if differing:
             message = (
@@ -240,9 +243,9 @@ class ConversationSearch(AbstractCapability[AgentDepsT]):
 
     def get_toolset(self) -> AgentToolset[AgentDepsT] | None:
         """The toolset with the one tool."""
-        return self._toolset()
+        return self._toolset
 
-    def _toolset(self) -> ConversationSearchToolset[AgentDepsT]:
+    def _make_toolset(self) -> ConversationSearchToolset[AgentDepsT]:
         return ConversationSearchToolset(
             self.source,
             scope=self.effective_scope,

@@ -56,7 +56,7 @@ def hits_of(scores: NDArray[np.float64], starts: NDArray[Any]) -> Iterator[Hit]:
         if wanted < len(matching):
             # All that score as the last one of them do: equals are told apart by their places.
             ascending: NDArray[np.float64] = np.partition(-scores[matching], wanted - 1)
-            least = -ascending[wanted - 1].item()
+            least = -float(ascending[wanted - 1])  # pyright: ignore[reportUnknownArgumentType]
         best = matching[scores[matching] >= least]
         best = best[np.lexsort((best, -scores[best]))]
         for at in best[done:].tolist():

@@ -8,6 +8,7 @@ from temporalio.workflow import ActivityConfig
 
 from tests.helpers.script import Call, make_agent, script
 from tests.helpers.user_agents import SCRIPT_IN_PRODUCTION
+from workflows.conversation_search import ConversationSearch
 from workflows.delegates import delegate
 
 ANYTHING = "Follows a script."
@@ -42,6 +43,7 @@ AGENTS = [SCRIPT, LEAD, HEAD, MIRROR]
 IN_PRODUCTION = [
     SCRIPT_IN_PRODUCTION,
     make_agent("lead", tools=[delegate("script", description=ANYTHING)]),
+    make_agent("finder", also=[ConversationSearch()]),
 ]
 """With the timeouts and retries that agents have by default."""
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic_ai import Agent, ModelRetry, Tool
+from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
@@ -77,10 +78,14 @@ async def pay(path: str, delay: float = 0.0) -> str:
 
 
 def make_agent(
-    name: str | None = "script", *, tools: Sequence[Tool[Any]] = (), **options: Any
+    name: str | None = "script",
+    *,
+    tools: Sequence[Tool[Any]] = (),
+    also: Sequence[AbstractCapability[Any]] = (),
+    **options: Any,
 ) -> Agent[None, str]:
-    """An agent of that name with `tools` and every one below; `options` go to `durable`."""
-    capabilities = durable(**options)
+    """An agent of that name with `tools` and every one below; the rest goes to `durable`."""
+    capabilities = durable(*also, **options)
     agent = Agent(
         FunctionModel(follow), name=name, tools=[*tools, Tool(pay)], capabilities=capabilities
     )

@@ -200,6 +200,19 @@ async def parked(bench: Bench) -> WorkflowHandle[Any, Any]:
     return handle
 
 
+async def searching(bench: Bench) -> WorkflowHandle[Any, Any]:
+    """A run that searches for what another one of its conversation said."""
+    said = script([], final="the vault is number 7413")
+    await (await bench.start("searching_before", prompt=said, conversation_id="vault")).result()
+    query = ("search_conversation_history", {"query": "vault number"})
+    steps: list[list[Call]] = [[query], [query, ("echo", {"text": "beside"})]]
+    handle = await bench.start(
+        "searching", agent="finder", prompt=script(steps), conversation_id="vault"
+    )
+    await handle.result()
+    return handle
+
+
 async def ended(handle: WorkflowHandle[Any, Any]) -> None:
     try:
         await handle.result()
@@ -214,7 +227,7 @@ SCENARIOS: dict[str, Scenario] = {
     for each in (
         *(completed, parallel_tools, continued, failed, cancelled, recovered, fallback),
         *(delegating, delegated, delegating_failed, delegating_cancelled),
-        parked,
+        *(parked, searching),
     )
 }
 FAULTS = (

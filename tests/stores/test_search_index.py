@@ -108,7 +108,7 @@ class Talk:
             return replace(message, run_id="r")
         changed = replace(message, run_id="r", instructions="be brief", timestamp=at(1))
         if self.dice.random() < 0.2:
-            change: Any = InstructionDeltaPart(id=None, content=self.words())  # type: ignore[arg-type]
+            change: Any = InstructionDeltaPart(id=None, content=self.words())
             return replace(changed, parts=[*changed.parts, change])
         return changed
 
