@@ -12,7 +12,7 @@ SHELL := bash
 # Where it is set, every process compiles all its modules again: starts take four times as long.
 unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help install demo dev check format test test-unit test-integration test-crash \
-  test-pythons local-model coverage live bench record docs lock clean
+  test-pythons local-model coverage live bench bench-search record docs lock clean
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -71,6 +71,7 @@ test-integration: install ## Tests on a real Temporal server and a real MongoDB
 test-crash: install ## Tests that kill workers and servers, and many more histories and orders of commits
 	PERDURE_TEST_HISTORIES=300 $(BIN)/pytest -m crash
 	PERDURE_TEST_INTERLEAVINGS=5000 $(BIN)/pytest tests/stores/test_interleavings.py
+	PERDURE_TEST_SEARCHES=2000 $(BIN)/pytest -o timeout=3600 tests/stores/test_search_index.py
 
 # pyenv's shims need to be told the full version; elsewhere PYENV_VERSION is without effect.
 test-pythons: ## Unit and replay tests on each other Python that is found
@@ -97,6 +98,9 @@ coverage: install ## Run the tests and show the lines and branches that none of 
 
 bench: install ## Measure against the budgets, side by side with the reference
 	$(BIN)/python -m benchmarks
+
+bench-search: install ## Searches beside the reference's, at 1,000 to 100,000 messages (half an hour)
+	$(BIN)/python -m benchmarks.search
 
 record: install ## Record workflow histories for the replay tests (once per release, never rewritten)
 	$(BIN)/python -m tests.replay.record

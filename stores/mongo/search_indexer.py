@@ -222,7 +222,7 @@ class SearchIndexer:
                 # An interrupted one adds nothing, but may have stamped what is there.
                 held = {place: each for place, each in found_at.items() if place in logged.held}
                 placed |= found_at if is_complete else held
-            else:
+            elif logged.overlapped is None or row.sequence > logged.overlapped:
                 await self._log_by_hash(run, log, logged, row, digests)
         append = Append(run_id=run.run_id, branch="", started_at=run.started_at)
         taken_back = [row for row in rows if row.mark in _TAKEN_BACK]
@@ -261,7 +261,7 @@ class SearchIndexer:
         places = places_by_hash(held, [str(hash_of[each]) for each in kept])
         placed = dict(zip(places, kept, strict=True))
         append = await self._loaded_append(run, log, logged, placed, [])
-        await log.append(replace(append, branch=row.branch), logged)
+        await log.append(replace(append, overlapped=row.sequence), logged)
 
     async def _taken_back(
         self, run: RunFacts, logged: LoggedRun, rows: Sequence[SnapshotRow]

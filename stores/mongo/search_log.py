@@ -27,6 +27,7 @@ MOST_MESSAGES = 200
 """Of one append: the largest is far below what a document may hold, and read in a moment."""
 
 _SIGN = 1 << 63
+_PLACE = ("conversation_id", "sequence")
 
 
 def hash_number(message_hash: str) -> int:
@@ -68,6 +69,8 @@ class Append:
         renewed: places whose message was stamped, and the digest that it has since.
         dropped: places that no longer count.
         unreadable: sequences of snapshots that could not be read.
+        overlapped: sequence of the last snapshot that was placed by its overlap: that of an older
+            one with what came since would be another.
         is_reset: all appends before this one count no more.
     """
 
@@ -79,13 +82,14 @@ class Append:
     renewed: dict[int, str] = field(default_factory=dict[int, str])
     dropped: list[int] = field(default_factory=list[int])
     unreadable: list[int] = field(default_factory=list[int])
+    overlapped: int | None = None
     is_reset: bool = False
 
     @property
     def is_empty(self) -> bool:
         """Whether it says nothing."""
         said = (self.entries, self.inherited, self.renewed, self.dropped, self.unreadable)
-        return not any(said) and not self.is_reset
+        return not any(said) and self.overlapped is None and not self.is_reset
 
     def parts(self) -> "Iterable[Append]":
         """The same as several appends, none of which is too large."""
@@ -143,9 +147,14 @@ def append_document(
         "renewed": list(append.renewed),
         "dropped": append.dropped,
         "unreadable": append.unreadable,
-        "is_reset": append.is_reset,
+        "overlapped": append.overlapped,
+        "is_reset": append.is_reset or None,
     }
-    document |= {name: value for name, value in optional.items() if value}
+    document |= {
+        name: value for name, value in optional.items() if value not in (None, [], {}, b"", False)
+    }
+    if append.is_reset:  # it is of no run, whose id would tell it from those of other conversations
+        document["_id"] = {name: document[name] for name in ("workspace_id", *_PLACE)}
     return document | (_packed("own_", own) if any(each.length for each in own) else {})
 
 
@@ -244,6 +253,7 @@ class LoggedRun:
     empty: set[str] = field(default_factory=set[str])
     summaries: set[int] = field(default_factory=set[int])
     unreadable: set[int] = field(default_factory=set[int])
+    overlapped: int | None = None
 
     def take(self, document: Mapping[str, Any]) -> None:
         """Take in one of the run's appends, in their order. References are completed later."""
@@ -263,6 +273,7 @@ class LoggedRun:
         for place in document.get("dropped", ()):
             self.held.pop(place, None)
         self.unreadable.update(document.get("unreadable", ()))
+        self.overlapped = document.get("overlapped", self.overlapped)
 
     def took(self, append: Append, sequence: int) -> None:
         """The same of an append that was just written."""
@@ -276,3 +287,5 @@ class LoggedRun:
         for place in append.dropped:
             self.held.pop(place, None)
         self.unreadable.update(append.unreadable)
+        if append.overlapped is not None:
+            self.overlapped = append.overlapped

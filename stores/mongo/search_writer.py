@@ -141,7 +141,7 @@ class SearchLogWriter:
         fields = dict.fromkeys(
             ("sequence", "places", "hashes", "messages", "changes", "inherited", "renewed"), 1
         )
-        fields |= dict.fromkeys(("dropped", "unreadable", "is_reset"), 1)
+        fields |= dict.fromkeys(("dropped", "unreadable", "overlapped", "is_reset"), 1)
         async for document in self._log.find(of_run(run_id), fields).sort("sequence", 1):
             logged.take(document)
         inherited = [each for each in logged.held.values() if each.is_inherited]

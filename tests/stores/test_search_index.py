@@ -5,6 +5,7 @@ import os
 import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -19,15 +20,18 @@ from pydantic_ai.messages import (
     ToolCallPart,
     UserPromptPart,
 )
+from pymongo import MongoClient
+from pymongo.errors import AutoReconnect
 
 from stores.commits import Commit
+from stores.mongo.search_writer import SearchLogWriter
 from stores.mongo.steps import MongoStepStore
 from stores.search.answering import search_history
 from stores.search.query import HistoryQuery, SearchAnswer
 from stores.search.source import SnapshotHistorySource
 from tests.stores.records import run_record, snapshot
 from tests.stores.search_conformance import save
-from tests.stores.writer import Execution, RunScript, at
+from tests.stores.writer import Execution, RunScript, at, request
 
 pytestmark = pytest.mark.integration
 
@@ -254,3 +258,155 @@ async def test_index_and_reference_say_the_same_of_random_histories(
                 indexed, plain = await both(store, query)
                 assert indexed == plain, (number, query, indexed.text, plain.text)
     assert found > HISTORIES
+
+
+def text_query(text: str, talk: str, **options: Any) -> HistoryQuery:
+    return HistoryQuery(text=text, conversation_id=talk, context_lines=0, **options)
+
+
+async def said(store: MongoStepStore, run_id: str, *texts: str, talk: str) -> None:
+    """A run of messages, each saved by a commit of its own."""
+    execution, script = Execution(execution_id=run_id, branch=run_id), RunScript(run_id=run_id)
+    await store.commit(execution.commit(script.register(conversation_id=talk)))
+    history: dict[int, ModelMessage] = {}
+    for text in texts:
+        known = len(history)
+        history[known] = request(text)
+        execution.next_task()
+        await store.commit(execution.commit(save(script, history, known=known)))
+
+
+async def test_made_anew_it_is_as_it_was(store: MongoStepStore, other: MongoStepStore) -> None:
+    talk = Talk(store=store, dice=random.Random(5))  # noqa: S311 - histories
+    await talk.play()
+    queries = [*talk.queries(), *talk.queries()]
+    before = [(await both(store, each))[0] for each in queries]
+    done = await other.history_index.reindex()
+    assert done.conversations >= 1
+    assert [(await both(store, each))[0] for each in queries] == before
+    assert [(await both(other, each))[0] for each in queries] == before
+    await talk.play()  # the store that was not told goes on writing
+    for each in talk.queries():
+        indexed, plain = await both(store, each)
+        assert indexed == plain
+
+
+@pytest.mark.spec("CS-59", "CS-64")
+async def test_what_was_pruned_is_found_by_the_index_and_kept_by_a_sweep(
+    mongodb_uri: str, prepared_database: str, store: MongoStepStore
+) -> None:
+    talk, run_id = f"talk-{uuid4().hex}", uuid4().hex
+    bounded = MongoStepStore(
+        db_url=mongodb_uri, database=prepared_database, max_snapshots_per_run=1
+    )
+    await bounded.register_run(run_record(run_id, registration_id=run_id, conversation_id=talk))
+    await bounded.save_snapshot(snapshot([request("needle")], "1", run_id=run_id))
+    await bounded.save_snapshot(snapshot([request("other")], "2", run_id=run_id))
+    query = text_query("needle", talk)
+    indexed, plain = await both(bounded, query)
+    assert [each.index for each in indexed.matches] == [0]
+    assert plain.matches == ()
+    await bounded.sweep(grace=timedelta(), is_dry=False)
+    swept = await search_history(SnapshotHistorySource(store), query)
+    assert "User: needle" in swept.text
+    await bounded.aclose()
+
+
+async def test_what_the_index_could_not_take_is_made_up_by_the_search(
+    store: MongoStepStore, other: MongoStepStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk, run_id = f"talk-{uuid4().hex}", uuid4().hex
+
+    async def broken(*_: object) -> None:
+        message = "not now"
+        raise AutoReconnect(message)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SearchLogWriter, "append", broken)
+        await said(store, run_id, "one", "two", "three", talk=talk)
+    for searched in (store, other):
+        indexed, plain = await both(searched, text_query("two three", talk))
+        assert indexed == plain
+        assert len(indexed.matches) == 2
+    await said(store, f"{run_id}-b", "four", talk=talk)
+    assert (await both(other, text_query("four", talk)))[0].messages == 4
+
+
+async def test_eight_runs_of_one_conversation_in_two_processes_lose_nothing(
+    store: MongoStepStore, other: MongoStepStore
+) -> None:
+    talk, name = f"talk-{uuid4().hex}", uuid4().hex
+    stores = [store, other] * 4
+    await asyncio.gather(
+        *(
+            said(each, f"{name}-{n}", *(f"word{n} number{m}" for m in range(6)), talk=talk)
+            for n, each in enumerate(stores)
+        )
+    )
+    for each in (store, other):
+        indexed, plain = await both(each, text_query("number3 word5", talk, max_matches=50))
+        assert indexed == plain
+        assert indexed.messages == 48
+
+
+async def test_a_conversation_that_is_too_large_and_all_of_them_are_streamed(
+    store: MongoStepStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = f"talk-{uuid4().hex}"
+    await said(store, uuid4().hex, "alpha", "beta alpha", "gamma", talk=talk)
+    monkeypatch.setattr(store.history_index._views, "memory_bytes", 1)
+    for _ in range(2):
+        indexed, plain = await both(store, text_query("alpha gamma", talk))
+        assert indexed == plain
+        assert len(indexed.matches) == 3
+    assert store.history_index._views.slot(("default", talk, False)).view.digests == []
+    indexed, plain = await both(store, text_query("gamma alpha", talk, scope="all"))
+    assert indexed == plain
+
+
+async def test_an_index_that_cannot_answer_says_so_and_the_answer_is_right(
+    mongodb_uri: str, prepared_database: str, store: MongoStepStore
+) -> None:
+    talk = f"talk-{uuid4().hex}"
+    await said(store, uuid4().hex, "needle", "hay", talk=talk)
+    source = SnapshotHistorySource(store)
+    other_terms = await search_history(source, text_query("needle", talk, analyzer="regex"))
+    assert len(other_terms.matches) == 1
+    assert "Searched without the index" in other_terms.text
+    with MongoClient[dict[str, Any]](mongodb_uri) as client:
+        state = client[prepared_database].search_state
+        state.update_one({}, {"$set": {"is_complete": False}})
+        half = await search_history(source, text_query("needle", talk))
+        state.update_one({}, {"$set": {"is_complete": True}})
+        log = client[prepared_database].search_log
+        log.update_many({"conversation_id": talk}, {"$set": {"analyzer": "standard-0"}})
+        fresh = MongoStepStore(db_url=mongodb_uri, database=prepared_database)
+        old = await search_history(SnapshotHistorySource(fresh), text_query("needle", talk))
+        await fresh.aclose()
+    for answer in (half, old):
+        assert len(answer.matches) == 1
+        assert "perdure reindex" in answer.text
+        assert answer.text.count("needle") >= 2
+
+
+async def test_a_damaged_snapshot_in_the_middle_is_counted_and_the_rest_is_found(
+    mongodb_uri: str, prepared_database: str, store: MongoStepStore
+) -> None:
+    talk, run_id = f"talk-{uuid4().hex}", uuid4().hex
+    await store.register_run(run_record(run_id, registration_id=run_id, conversation_id=talk))
+    with MongoClient[dict[str, Any]](mongodb_uri) as client:
+        database = client[prepared_database]
+        database.search_state.update_one({}, {"$set": {"is_complete": False}})
+        for number, text in enumerate(["first", "second", "third"]):
+            saved = snapshot([request(text)], f"{number}", run_id=run_id)
+            await store.save_snapshot(saved)
+        ranges = database.snapshots.find_one({"run_id": run_id, "key": "1"}) or {}
+        database.positions.delete_many({"run_id": run_id, "position": ranges["ranges"][0][0]})
+        answer = await search_history(SnapshotHistorySource(store), text_query("third", talk))
+        database.search_state.update_one({}, {"$set": {"is_complete": True}})
+    assert len(answer.matches) == 1
+    assert (answer.messages, answer.skipped) == (2, 1)
+    assert "Skipped 1 snapshot(s) that cannot be read" in answer.text
+    await store.history_index.reindex()
+    again = await search_history(SnapshotHistorySource(store), text_query("third", talk))
+    assert (len(again.matches), again.messages, again.skipped) == (1, 2, 1)
