@@ -12,6 +12,7 @@ from pydantic_ai.messages import (
     ModelMessagesTypeAdapter,
     ModelRequest,
     ModelResponse,
+    ModelResponsePart,
     TextPart,
     ToolCallPart,
     ToolReturnPart,
@@ -58,7 +59,10 @@ def _message(text: str, number: int, index: int) -> ModelMessage:
         return ModelRequest(parts=[UserPromptPart(text, timestamp=at)], timestamp=at)
     call = f"call-{index}"
     if index % 2:
-        parts = [TextPart(text[:200]), ToolCallPart("read", {"text": text[200:]}, call)]
+        parts: list[ModelResponsePart] = [
+            TextPart(text[:200]),
+            ToolCallPart("read", {"text": text[200:]}, call),
+        ]
         return ModelResponse(parts=parts, timestamp=at)
     returned = ToolReturnPart("read", text, f"call-{index - 1}", timestamp=at)
     return ModelRequest(parts=[returned], timestamp=at)

@@ -377,12 +377,13 @@ class LogRanking:
 
 def _loaded(texts: Mapping[str, str]) -> dict[str, ModelMessage]:
     """The messages of these texts, without summaries; one that is damaged is left out."""
+    loaded: Sequence[ModelMessage | None]
     try:
-        loaded = zip(texts, load_messages(texts.values()), strict=True)
+        loaded = load_messages(texts.values())
     except ValidationError:
-        loaded = ((digest, _loaded_or_none(text)) for digest, text in texts.items())
-    searched = ((digest, without_summary(each)) for digest, each in loaded if each is not None)
-    return {digest: each for digest, each in searched if each is not None}
+        loaded = [_loaded_or_none(text) for text in texts.values()]
+    searched = [each and without_summary(each) for each in loaded]
+    return {digest: each for digest, each in zip(texts, searched, strict=True) if each is not None}
 
 
 def _loaded_or_none(text: str) -> ModelMessage | None:

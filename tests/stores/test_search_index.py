@@ -352,14 +352,15 @@ async def test_eight_runs_of_one_conversation_in_two_processes_lose_nothing(
 async def test_a_conversation_that_is_too_large_and_all_of_them_are_streamed(
     store: MongoStepStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    talk = f"talk-{uuid4().hex}"
+    talk = workspace = f"talk-{uuid4().hex}"
+    store = store.for_workspace(workspace)
     await said(store, uuid4().hex, "alpha", "beta alpha", "gamma", talk=talk)
     monkeypatch.setattr(store.history_index._views, "memory_bytes", 1)
     for _ in range(2):
         indexed, plain = await both(store, text_query("alpha gamma", talk))
         assert indexed == plain
         assert len(indexed.matches) == 3
-    assert store.history_index._views.slot(("default", talk, False)).view.digests == []
+    assert store.history_index._views.slot((workspace, talk, False)).view.digests == []
     indexed, plain = await both(store, text_query("gamma alpha", talk, scope="all"))
     assert indexed == plain
 
