@@ -52,8 +52,8 @@ async def _without_leftovers(view: View, rows: Sequence[dict[str, Any]]) -> set[
 
 
 async def searched(view: View, digests: Sequence[str]) -> set[str]:
-    """By the search log: what was said stays findable, whatever became of the snapshots."""
-    query = {"messages": {"$in": list(digests)}}
+    """By the log of a conversation: what it said stays findable, whatever became of snapshots."""
+    query: dict[str, Any] = {"messages": {"$in": list(digests)}, "conversation_id": {"$gt": ""}}
     asked = set(digests)
     found = view.database["search_log"].find(query, {"messages": 1}, session=view.session)
     return {digest async for each in found for digest in each["messages"] if digest in asked}

@@ -54,6 +54,8 @@ _AT_ONCE = 500
 _LONG_TEXT = 50_000
 """Characters of a message that is read in a thread: counting them takes some 10 ms."""
 
+_NAMED = {"ranges": 1, "state": 1}
+
 _TAKEN_BACK = ("superseded", "abandoned")
 
 
@@ -274,16 +276,12 @@ class SearchIndexer:
         positions, snapshots = self._database["positions"], self._database["snapshots"]
         found = positions.find({**query, "live": True}, {"position": 1, "message": 1})
         live = {each["position"]: each["message"] async for each in found}
-        away = [place for place in logged.held if place not in live]
-        marked: list[int] = await positions.distinct(
-            "position", {**query, "mark": {"$in": _TAKEN_BACK}, "position": {"$in": away}}
-        )
-        counts: Document = {"$or": [{"live": True}, {"mark": "pruned"}], "state": "complete"}
-        others = snapshots.find({**query, **counts}, {"ranges": 1})
-        named = [each async for each in others]
-        kept = {p for each in named for p in positions_in(ranges_in(each["ranges"]))}
-        lost = {p for row in rows for p in positions_in(row.ranges)} - kept
-        dropped = (lost | set(marked)) & logged.held.keys()
+        counted = [{"live": True, "state": "complete"}, {"pruned_at": {"$exists": True}}]
+        named = [await snapshots.find({**query, **each}, _NAMED).to_list() for each in counted]
+        complete = (row for rows in named for row in rows if row["state"] == "complete")
+        kept = {p for each in complete for p in positions_in(ranges_in(each["ranges"]))}
+        lost = {p for row in rows for p in positions_in(row.ranges)}
+        dropped = (lost - (kept & live.keys())) & logged.held.keys()
         return sorted(dropped), {
             place: digest
             for place, digest in live.items()
