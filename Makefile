@@ -13,7 +13,7 @@ SHELL := bash
 # Where it is set, every process compiles all its modules again: starts take four times as long.
 unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help install demo dev check format test test-unit test-integration test-crash \
-  test-pythons local-model coverage live chaos bench record docs lock clean
+  test-pythons local-model coverage live chaos bench bench-search record docs lock clean
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -73,6 +73,7 @@ test-integration: install ## Tests on a real Temporal server and a real MongoDB
 test-crash: install ## Tests that kill workers and servers, and many more histories and orders of commits
 	PERDURE_TEST_HISTORIES=300 $(BIN)/pytest -m crash
 	PERDURE_TEST_INTERLEAVINGS=5000 $(BIN)/pytest tests/stores/test_interleavings.py
+	PERDURE_TEST_SEARCHES=2000 $(BIN)/pytest -o timeout=3600 tests/stores/test_search_index.py
 
 # pyenv's shims need to be told the full version; elsewhere PYENV_VERSION is without effect.
 test-pythons: ## Unit and replay tests on each other Python that is found
@@ -103,10 +104,13 @@ chaos: install ## Break everything once at every place, and check that nothing s
 bench: install ## Measure against the budgets, side by side with the reference
 	$(BIN)/python -m benchmarks
 
+bench-search: install ## Searches beside the reference's, at 1,000 to 100,000 messages (half an hour)
+	$(BIN)/python -m benchmarks.search
+
 record: install ## Record workflow histories for the replay tests (once per release, never rewritten)
 	$(BIN)/python -m tests.replay.record
 
-docs: install ## Regenerate docs/cli.md from the commands' help, docs/step-persistence.md from the tests
+docs: install ## Regenerate docs/cli.md from the commands' help, tables of behaviours from the tests
 	$(BIN)/typer cli.main utils docs --name perdure --title "Command line" --output docs/cli.md
 	$(BIN)/python -m tests.spec.table
 

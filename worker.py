@@ -29,6 +29,7 @@ from activities.heartbeat import HeartbeatInterceptor
 from activities.history import HistoryActivities
 from activities.payloads import PayloadInterceptor, PayloadSettling
 from activities.reconciling import ReconcileActivities
+from activities.searching import SearchActivities
 from activities.streaming import DEFAULT_LIFETIME
 from agents.registry import load_agents
 from client import connect
@@ -134,6 +135,7 @@ def build_worker(
             history.load_usage,
             history.load_snapshot,
             reconciling.reconcile_tool_effect,
+            SearchActivities(store).search_conversation_history,
             *activities,
         ],
         plugins=[AgentPlugin(agent) for agent in agents],

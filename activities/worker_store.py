@@ -1,14 +1,17 @@
 """The worker's store as code in the body of an activity reaches it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 from temporalio import activity
 
 from stores.commits import Commit, CommitResult
 from stores.errors import StoreError
 from stores.protocols import StepStore
+from stores.search.answering import search_history
+from stores.search.query import HistoryQuery, SearchAnswer
+from stores.search.source import SnapshotHistorySource
 
 Answer = TypeVar("Answer")
 
@@ -41,7 +44,7 @@ async def when_store_is_back(
 
 
 class WorkerStore:
-    """Commits to the worker's store, from whatever thread the activity's body runs code in.
+    """The worker's store, from whatever thread the activity's body runs code in.
 
     Made in the worker's event loop, which the store's connections belong to: a tool that is no
     coroutine may start a loop of its own in its thread.
@@ -58,11 +61,18 @@ class WorkerStore:
             StoreError: it will not work later either, or the activity was cancelled meanwhile.
         """
         return await when_store_is_back(
-            lambda: self._commit(commit), gives_up=activity.is_cancelled
+            lambda: self._in_its_loop(self._store.commit(commit)), gives_up=activity.is_cancelled
         )
 
-    async def _commit(self, commit: Commit) -> CommitResult:
+    async def search(self, query: HistoryQuery) -> SearchAnswer:
+        """Search what the store holds of its workspace.
+
+        Raises:
+            StoreError: the store is away, or the search cannot be made.
+        """
+        return await self._in_its_loop(search_history(SnapshotHistorySource(self._store), query))
+
+    async def _in_its_loop(self, call: Coroutine[Any, Any, Answer]) -> Answer:
         if asyncio.get_running_loop() is self._loop:
-            return await self._store.commit(commit)
-        future = asyncio.run_coroutine_threadsafe(self._store.commit(commit), self._loop)
-        return await asyncio.wrap_future(future)
+            return await call
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop))

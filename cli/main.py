@@ -27,6 +27,7 @@ from cli.inspection import show_command
 from cli.ledger import effects_command, unresolved_command
 from cli.output import note
 from cli.processes import LocalServerError
+from cli.reindexing import reindex_command
 from cli.replay import replay_command
 from cli.resolving import resolve_command
 from cli.runs import (
@@ -35,6 +36,7 @@ from cli.runs import (
     runs_command,
     snapshots_command,
 )
+from cli.searching import search_command
 from cli.setup import doctor_command, init_command
 from cli.submit import run_command
 from cli.tree import tree_command
@@ -138,6 +140,8 @@ _add("resolve", resolve_command, "perdure resolve orders-7 2/0 --failed 'no such
 _add("approve", approve_command, "perdure approve orders-7 2/0 --by ann --why 'in the budget'")
 _add("deny", deny_command, "perdure deny orders-7 2/0 --message 'Too dear: find another one.'")
 _add("messages", messages_command, "perdure messages scripted-20260101-120000-3fa9c1 --json")
+_add("search", search_command, "perdure search trip-1 'passport number' --context 3")
+_add("reindex", reindex_command, "perdure reindex")
 _add("gc", gc_command, "perdure gc --grace-days 90 --delete")
 _add(
     "import-harness",

@@ -140,6 +140,9 @@ class ContinuableSnapshot:
     sequence: int = 0
     branch: str = ""
     commit_number: int | None = None
+    ranges: tuple[tuple[int, int], ...] = field(default=(), compare=False)
+    """Half-open ranges of the messages' places in the run's log, where their writer named them: a
+    message that was rewritten or said again has another place. Read only; saving ignores it."""
 
 
 @dataclass(frozen=True, kw_only=True)

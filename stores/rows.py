@@ -110,6 +110,14 @@ class SnapshotRow(KeyedRow):
         """Length of the history."""
         return sum(end - start for start, end in self.ranges)
 
+    @property
+    def names_positions(self) -> bool:
+        """Whether its writer said which messages are the same; else the store compared their texts.
+
+        Whoever names positions has a branch: a workflow's, or outside one the registration's.
+        """
+        return bool(self.branch)
+
 
 @dataclass(frozen=True, kw_only=True)
 class PositionRow(MarkedRow):
@@ -280,6 +288,7 @@ def snapshot_record(
         sequence=row.sequence,
         branch=row.branch,
         commit_number=row.number,
+        ranges=row.ranges if row.names_positions else (),
     )
 
 

@@ -8,6 +8,7 @@ from pydantic_ai.durable_exec.temporal import TemporalDurability
 from temporalio.exceptions import ApplicationError
 
 from activities.reconciling import Reconcile
+from workflows.conversation_search import ConversationSearch
 from workflows.deps import DepsFactory
 from workflows.durable import StableTemporalDurability
 from workflows.effects import declared_effect, longest_wait
@@ -66,6 +67,7 @@ def _checked_name(agent: Agent[Any, Any]) -> str:
         )
         raise AgentSetupError(message)
     _check_recorder(agent)
+    _check_searches(agent)
     _check_effects(agent)
     return agent.name
 
@@ -119,5 +121,18 @@ def _check_recorder(agent: Agent[Any, Any]) -> None:
         message = (
             f"agent {agent.name!r} has a StepPersistence with a store of its own; inside a "
             "workflow the worker's store is the one written to, so leave store= out"
+        )
+        raise AgentSetupError(message)
+
+
+def _check_searches(agent: Agent[Any, Any]) -> None:
+    searches: list[ConversationSearch[Any]] = []
+    agent.root_capability.apply(
+        lambda each: searches.append(each) if isinstance(each, ConversationSearch) else None
+    )
+    if any(each.source is not None for each in searches):
+        message = (
+            f"agent {agent.name!r} has a ConversationSearch with a source of its own; inside a "
+            "workflow the worker's store is the one that is searched, so leave source out"
         )
         raise AgentSetupError(message)

@@ -25,6 +25,12 @@ APPROVALS_PATCH = "approvals"
 STEP_PERSISTENCE = "step_persistence"
 """Capability id."""
 
+CONVERSATION_SEARCH = "conversation_search"
+"""Capability id."""
+
+SEARCH_TOOLSET = "conversation-search"
+SEARCH_ACTIVITY = "search_conversation_history"
+
 AGENT_ATTRIBUTE = SearchAttributeKey.for_keyword("PerdureAgent")
 CONVERSATION_ATTRIBUTE = SearchAttributeKey.for_keyword("PerdureConversation")
 PARENT_ATTRIBUTE = SearchAttributeKey.for_keyword("PerdureParent")

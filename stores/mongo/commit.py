@@ -6,7 +6,7 @@ When an index or a revision says otherwise, the transaction starts again and loo
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.errors import PyMongoError
@@ -28,10 +28,12 @@ from stores.mongo.failures import is_duplicate
 from stores.mongo.marking import Marker
 from stores.mongo.pruning import Pruner
 from stores.mongo.recent import OutdatedError, RecentCommits, RecentExecution, after_commit
+from stores.mongo.search_indexer import SearchIndexer
 from stores.mongo.transactions import Transaction, run_transaction
 from stores.mongo.writing import PlanWriter
 from stores.planning import CommitPlan, CommitPlanner, Existing
 from stores.preparing import PreparedCommit
+from stores.records import RunRecord
 
 Preparation = Callable[[Transaction], Awaitable[PreparedCommit]]
 """Makes the commit ready inside its transaction: for one that depends on what is stored."""
@@ -41,6 +43,8 @@ Preparation = Callable[[Transaction], Awaitable[PreparedCommit]]
 class _Outcome:
     result: CommitResult
     recent: RecentExecution | None = None
+    plan: CommitPlan | None = None
+    runs: dict[str, RunRecord] = field(default_factory=dict[str, RunRecord])
 
 
 class MongoCommits:
@@ -54,8 +58,10 @@ class MongoCommits:
         workspace_id: str,
         max_snapshots_per_run: int | None = None,
         checks_media: bool = True,
+        indexer: SearchIndexer | None = None,
     ) -> None:
         self._checks_media = checks_media
+        self._indexer = indexer
         self._connection = connection
         self._recent = recent
         self._workspace_id = workspace_id
@@ -81,6 +87,10 @@ class MongoCommits:
             else:
                 if outcome.recent is not None:
                     self._recent.keep(outcome.recent)
+                if self._indexer is not None and outcome.plan is not None:
+                    await self._indexer.after_commit(
+                        outcome.result.verdict, outcome.plan, outcome.runs
+                    )
                 return outcome.result
 
     async def _run(self, prepare: Preparation, *, is_careful: bool) -> _Outcome:
@@ -132,7 +142,11 @@ class _CommitAttempt:
         if position is None:
             existing = await self._existing(None, is_careful=is_careful)
             plan = await self._write(existing, None)
-            return _Outcome(result=self._prepared.result("apply", plan.outcomes))
+            return _Outcome(
+                result=self._prepared.result("apply", plan.outcomes),
+                plan=plan,
+                runs=self._runs_of(existing, plan),
+            )
         recent = None if is_careful else self._find_recent(position)
         head = recent.head if recent else await self._find_head(position.execution_id)
         verdict = await self._verdict(head, position)
@@ -155,6 +169,8 @@ class _CommitAttempt:
         return _Outcome(
             result=self._prepared.result(verdict, plan.outcomes),
             recent=after_commit(moved, existing, plan, recent.log_ends if recent else {}),
+            plan=plan,
+            runs=self._runs_of(existing, plan),
         )
 
     # The commit head
@@ -218,5 +234,13 @@ class _CommitAttempt:
         if self._bound is not None:
             pruner = Pruner(self._transaction, bound=self._bound)
             await pruner.prune(plan.snapshots, self._prepared, head)
-        await PlanWriter(self._transaction, checks_media=self._checks_media).write(plan)
+        writer = PlanWriter(self._transaction, checks_media=self._checks_media)
+        await writer.write(plan, self._runs_of(existing, plan))
         return plan
+
+    def _runs_of(self, existing: Existing, plan: CommitPlan) -> dict[str, RunRecord]:
+        """The live runs of this workspace that the commit is about."""
+        rows = [*existing.runs.values(), *plan.new_runs]
+        own = (each.record for each in rows if each.mark is None)
+        workspace_id = self._transaction.workspace_id
+        return {each.run_id: each for each in own if each.workspace_id == workspace_id}

@@ -109,6 +109,14 @@ def row_document(row: EventRow | SnapshotRow | PositionRow) -> Document:
     return {**_row_document(row), "live": row.mark is None}
 
 
+def snapshot_document(row: SnapshotRow, run: RunRecord | None) -> Document:
+    """The document of a snapshot; one of a known run has yet to be taken into the search log."""
+    document = row_document(row)
+    if run is None:
+        return document
+    return document | {"conversation_id": run.conversation_id or "", "unindexed": True}
+
+
 def _row_document(row: EventRow | SnapshotRow | PositionRow | EffectRow) -> Document:
     """All fields of a row; one that replaces a stored row is its next revision."""
     document = _document_of(row, without={"row_id", "transitions"})

@@ -4,6 +4,7 @@ from stores.errors import StoreConfigurationError
 from stores.mongo.client import MongoConnection
 from stores.mongo.failures import store_errors
 from stores.mongo.indexes import check_indexes, create_indexes
+from stores.mongo.reindexing import begin_index
 from stores.mongo.server import check_server
 
 
@@ -11,7 +12,8 @@ async def initialise_database(connection: MongoConnection) -> list[str]:
     """See `StepStore.initialise`."""
     with store_errors("prepare the database", connection.where):
         await _check_server(connection)
-        return await create_indexes(connection.database)
+        done = await create_indexes(connection.database)
+        return [*done, *await begin_index(connection.database)]
 
 
 async def verify_database(connection: MongoConnection) -> None:

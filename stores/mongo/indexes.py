@@ -25,6 +25,7 @@ _NAMESPACE_EXISTS = 48
 _LIVE: Document = {"live": True}
 _SUPERSEDED: Document = {"mark": "superseded"}
 _UNRESOLVED: Document = {"unresolved": True}
+_LOGGED: Document = {"sequence": {"$exists": True}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +126,12 @@ INDEXES: tuple[Index, ...] = (
     *_of_keyed("events"),
     *_of_keyed("snapshots"),
     Index(
+        name="snapshots_unindexed_v1",
+        collection="snapshots",
+        fields=("workspace_id", "conversation_id", "run_id"),
+        only={"unindexed": True},
+    ),
+    Index(
         name="snapshots_state_v1",
         collection="snapshots",
         fields=("run_id", "state", "sequence", "_id"),
@@ -213,6 +220,25 @@ INDEXES: tuple[Index, ...] = (
         is_unique=True,
     ),
     Index(
+        name="search_log_sequence_v1",
+        collection="search_log",
+        fields=("workspace_id", "conversation_id", "sequence"),
+        only=_LOGGED,
+        is_unique=True,
+    ),
+    Index(
+        name="search_log_hashes_v1",
+        collection="search_log",
+        fields=("workspace_id", "conversation_id", "hashes"),
+        only=_LOGGED,
+    ),
+    Index(
+        name="search_log_messages_v1",
+        collection="search_log",
+        fields=("messages",),
+        only={"messages": {"$exists": True}},
+    ),
+    Index(
         name="tool_attempts_run_v1",
         collection="tool_attempts",
         fields=("run_id", "workspace_id"),
@@ -251,6 +277,7 @@ COLLECTIONS: tuple[str, ...] = (
     "payload_manifests",
     "positions",
     "runs",
+    "search_log",
     "snapshots",
     "stream_chunks",
     "tool_attempts",

@@ -52,9 +52,17 @@ class Marker:
             "live": True,
         }
         folded = await self._transaction.find("events", {**reached, **_SETS_STATE})
-        change: Document = {"$set": {"live": False, "mark": mark}}
-        for collection in ("events", "snapshots", "positions", "runs"):
-            await self._database[collection].update_many(reached, change, session=self._session)
+        change: Document = {"live": False, "mark": mark}
+        for collection in ("events", "positions", "runs"):
+            await self._database[collection].update_many(
+                reached, {"$set": change}, session=self._session
+            )
+        # The search log has to hear of it; snapshots from before there was one name none.
+        is_searched = {"$eq": [{"$type": "$conversation_id"}, "string"]}
+        change["unindexed"] = {"$cond": [is_searched, True, "$$REMOVE"]}
+        await self._database["snapshots"].update_many(
+            reached, [{"$set": change}], session=self._session
+        )
         await self._mark_effects(branches, number, mark)
         for run_id in sorted({each["run_id"] for each in folded}):
             await self._fold_run(run_id)

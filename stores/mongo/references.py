@@ -52,12 +52,21 @@ async def _without_leftovers(view: View, rows: Sequence[dict[str, Any]]) -> set[
     }
 
 
+async def searched(view: View, digests: Sequence[str]) -> set[str]:
+    """By the log of a conversation: what it said stays findable, whatever became of snapshots."""
+    query: dict[str, Any] = {"messages": {"$in": list(digests)}, "conversation_id": {"$gt": ""}}
+    asked = set(digests)
+    found = view.database["search_log"].find(query, {"messages": 1}, session=view.session)
+    return {digest async for each in found for digest in each["messages"] if digest in asked}
+
+
 def _place(position: Mapping[str, str]) -> RunPlace:
     return position["workspace_id"], position["run_id"]
 
 
 SOURCES: Mapping[str, Source] = {
     "snapshots": snapshots,
+    "searched": searched,
 }
 """All there are, in the order in which they are asked: the one that keeps most comes first."""
 

@@ -1,6 +1,6 @@
 """Writing a commit's plan in its transaction: one command for each collection that it touches."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -16,6 +16,7 @@ from stores.mongo.documents import (
     effect_document,
     row_document,
     run_document,
+    snapshot_document,
 )
 from stores.mongo.media import (
     COLLECTION,
@@ -25,6 +26,7 @@ from stores.mongo.media import (
 )
 from stores.mongo.transactions import Transaction
 from stores.planning import CommitPlan
+from stores.records import RunRecord
 from stores.rows import EventRow, PositionRow, SnapshotRow
 
 AnyRow = TypeVar("AnyRow", EventRow, SnapshotRow, EffectRow, PositionRow)
@@ -40,8 +42,12 @@ class PlanWriter:
         self._database = transaction.database
         self._workspace_id = transaction.workspace_id
 
-    async def write(self, plan: CommitPlan) -> None:
+    async def write(self, plan: CommitPlan, runs: Mapping[str, RunRecord]) -> None:
         """Write all rows and messages; the plan's effects and positions are then as stored.
+
+        Args:
+            plan: what to write.
+            runs: the runs that it is about.
 
         Raises:
             pymongo.errors.PyMongoError: with `DUPLICATE_KEY` when a row is there already, or in
@@ -51,7 +57,11 @@ class PlanWriter:
         await self._replace("runs", [run_document(each) for each in plan.changed_runs])
         await self._touch(plan.claimed)
         await self._put("events", plan.events, row_document)
-        await self._put("snapshots", plan.snapshots, row_document)
+        await self._put(
+            "snapshots",
+            plan.snapshots,
+            lambda row: snapshot_document(row, runs.get(row.run_id)),
+        )
         effects = await self._put("tool_effects", plan.effects, effect_document)
         positions = await self._put("positions", plan.messages.positions, row_document)
         await self._put_messages(plan.messages)

@@ -12,10 +12,11 @@ from pydantic_ai.durable_exec.temporal import PydanticAIPlugin
 from temporalio import workflow
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
-from activities import boundaries, history, reconciling
+from activities import boundaries, history, reconciling, searching
 from activities.boundaries import BoundaryActivities
 from activities.history import HistoryActivities
 from activities.reconciling import ReconcileActivities
+from activities.searching import SearchActivities
 from agents.assistant import agent as assistant
 from agents.orders import agent as orders
 from agents.scripted import agent as scripted
@@ -23,6 +24,7 @@ from converter import DATA_CONVERTER
 from sandbox import workflow_runner
 from stores import operations
 from stores.memory import InMemoryStepStore
+from stores.search.rendering import TOOL_NAME
 from workflows import agent_run_models, approvals, deps, hops, lineage, names, parking, recording
 from workflows.agents import find_reconcile
 from workflows.delegates import child_run_id, delegate
@@ -55,6 +57,7 @@ def test_activity_names() -> None:
         loading.load_usage,
         loading.load_snapshot,
         reconciling_tools.reconcile_tool_effect,
+        SearchActivities(store).search_conversation_history,
     ]
     assert [activity_name(each) for each in registered] == [
         "registration_identity",
@@ -68,6 +71,7 @@ def test_activity_names() -> None:
         "load_usage",
         "load_snapshot",
         "reconcile_tool_effect",
+        "search_conversation_history",
     ]
 
 
@@ -80,6 +84,9 @@ def test_other_names() -> None:
     ]
     assert names.TASK_QUEUE == "perdure"
     assert names.STEP_PERSISTENCE == "step_persistence"
+    assert names.CONVERSATION_SEARCH == "conversation_search"
+    assert names.SEARCH_TOOLSET == "conversation-search"
+    assert names.SEARCH_ACTIVITY == TOOL_NAME == "search_conversation_history"
     assert names.LINEAGE_HEADER == "perdure-lineage"
     assert names.RESOLVE_UPDATE == "resolve_tool_effect"
     assert names.APPROVE_UPDATE == "decide_approval"
@@ -157,6 +164,30 @@ FIELDS: dict[type[BaseModel], tuple[list[str], list[str]]] = {
     history.LoadSnapshotResult: (["messages"], ["messages"]),
     history.LoadUsageRequest: (["run_id", "workspace_id"], ["run_id"]),
     history.LoadUsageResult: (["usage"], []),
+    searching.SearchHistoryRequest: (
+        [
+            "analyzer",
+            "bm25_b",
+            "bm25_k1",
+            "context_lines",
+            "conversation_id",
+            "excludes_own_calls",
+            "max_matches",
+            "query",
+            "run_id",
+            "scope",
+            "workspace_id",
+        ],
+        ["query"],
+    ),
+    searching.SearchHistoryResult: (
+        ["matches", "messages", "note", "runs", "skipped", "text"],
+        ["text"],
+    ),
+    searching.SearchHistoryMatch: (
+        ["conversation_id", "index", "run_id", "score"],
+        ["index", "run_id", "score"],
+    ),
     operations.RegisterRun: (
         [
             "agent_name",

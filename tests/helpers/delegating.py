@@ -10,6 +10,7 @@ from temporalio.workflow import ActivityConfig
 from tests.helpers.greeter import GREETER
 from tests.helpers.script import Call, make_agent, script
 from tests.helpers.user_agents import SCRIPT_IN_PRODUCTION
+from workflows.conversation_search import ConversationSearch
 from workflows.delegates import delegate
 
 ANYTHING = "Follows a script."
@@ -45,6 +46,7 @@ IN_PRODUCTION: list[Agent[Any, Any]] = [
     SCRIPT_IN_PRODUCTION,
     make_agent("lead", tools=[delegate("script", description=ANYTHING)]),
     GREETER,
+    make_agent("finder", also=[ConversationSearch()]),
 ]
 """With the timeouts and retries that agents have by default."""
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic_ai import Agent, ApprovalRequired, ModelRetry, RunContext, Tool
+from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
@@ -87,10 +88,14 @@ ask_first = Tool(_ask_first, name="ask_first", metadata={"effect": "idempotent"}
 
 
 def make_agent(
-    name: str | None = "script", *, tools: Sequence[Tool[Any]] = (), **options: Any
+    name: str | None = "script",
+    *,
+    tools: Sequence[Tool[Any]] = (),
+    also: Sequence[AbstractCapability[Any]] = (),
+    **options: Any,
 ) -> Agent[None, str]:
-    """An agent of that name with `tools` and every one below; `options` go to `durable`."""
-    capabilities = durable(**options)
+    """An agent of that name with `tools` and every one below; the rest goes to `durable`."""
+    capabilities = durable(*also, **options)
     agent = Agent(
         FunctionModel(follow),
         name=name,

@@ -247,6 +247,19 @@ async def deps_by_reference(bench: Bench) -> WorkflowHandle[Any, Any]:
     return handle
 
 
+async def searching(bench: Bench) -> WorkflowHandle[Any, Any]:
+    """A run that searches for what another one of its conversation said."""
+    said = script([], final="the vault is number 7413")
+    await (await bench.start("searching_before", prompt=said, conversation_id="vault")).result()
+    query = ("search_conversation_history", {"query": "vault number"})
+    steps: list[list[Call]] = [[query], [query, ("echo", {"text": "beside"})]]
+    handle = await bench.start(
+        "searching", agent="finder", prompt=script(steps), conversation_id="vault"
+    )
+    await handle.result()
+    return handle
+
+
 async def streamed(bench: Bench) -> WorkflowHandle[Any, Any]:
     handle = await bench.start("streamed", prompt=echo_steps(1), stream=True)
     await handle.result()
@@ -303,7 +316,7 @@ SCENARIOS: dict[str, Scenario] = {
     for each in (
         *(completed, parallel_tools, continued, failed, cancelled, recovered, fallback),
         *(delegating, delegated, delegating_failed, delegating_cancelled),
-        *(parked, hop_left, hop_taken, deps_by_reference, streamed, approved, large),
+        *(parked, hop_left, hop_taken, deps_by_reference, streamed, approved, large, searching),
     )
 }
 FAULTS = (

@@ -14,6 +14,7 @@ from tests.stores.lost_task_conformance import ResetConformance, SupersedeConfor
 from tests.stores.outside_conformance import OutsideConformance
 from tests.stores.row_conformance import EffectConformance, EventConformance, SnapshotConformance
 from tests.stores.run_conformance import LifeConformance, RunConformance, WorkspaceConformance
+from tests.stores.search_conformance import SearchConformance
 
 
 class StepStoreConformance(
@@ -34,5 +35,6 @@ class StepStoreConformance(
     ResetConformance,
     OutsideConformance,
     LifeConformance,
+    SearchConformance,
 ):
     """All of it."""

@@ -14,7 +14,7 @@ from pymongo.errors import PyMongoError
 from cli.binaries import find_mongod
 from cli.servers import MongoServer, free_port
 from stores.errors import StoreConfigurationError, StoreError, StoreUnavailableError
-from stores.mongo import steps, transactions
+from stores.mongo import reading, transactions
 from stores.mongo.client import open_client
 from stores.mongo.documents import head_id
 from stores.mongo.forsaken import end_forsaken_transactions
@@ -173,7 +173,7 @@ class TestOutage:
             assert time.monotonic() - began_at < 8
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(store.commit(commit), 0.5)
-            monkeypatch.setattr(steps, "READ_TIMEOUT_SECONDS", 0.5)
+            monkeypatch.setattr(reading, "READ_TIMEOUT_SECONDS", 0.5)
             with pytest.raises(StoreUnavailableError, match="no answer within"):
                 await store.get_run(run_id=script.run_id)
         finally:

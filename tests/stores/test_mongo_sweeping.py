@@ -226,7 +226,7 @@ class TestSources:
     """Each source keeps what only it refers to. `SOURCES` has them all."""
 
     def test_all_have_a_test_here(self) -> None:
-        assert list(SOURCES) == ["snapshots"]
+        assert list(SOURCES) == ["snapshots", "searched"]
 
     async def test_snapshots_keep_their_messages(
         self, store: MongoStepStore, database: Database[Document]

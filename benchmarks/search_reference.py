@@ -1,0 +1,47 @@
+"""The reference's search, by its interpreter: `python -m benchmarks.search_reference URI ...`."""
+
+import asyncio
+import json
+import sys
+from datetime import timedelta
+from importlib import import_module
+from time import perf_counter
+from types import SimpleNamespace
+from typing import Any, cast
+
+from benchmarks.search_corpus import START, queries, runs_of
+
+
+async def main(uri: str, database: str, messages: int, shape: str, count: int) -> None:
+    # Not installed where this is checked.
+    searching: Any = import_module("pydantic_ai_harness.conversation_search")
+    keeping: Any = import_module("pydantic_ai_harness.step_persistence")
+    store: Any = keeping.MongoStepStore(db_url=uri, database=database)
+    for number, snapshots in enumerate(runs_of(messages, shape)):
+        run_id = f"run-{number:06}"
+        at = START + timedelta(minutes=number)
+        record = keeping.RunRecord(run_id=run_id, conversation_id="bench", started_at=at)
+        await store.register_run(record)
+        for step, history in enumerate(snapshots):
+            saved = keeping.ContinuableSnapshot(
+                run_id=run_id, step_index=step, messages=history, conversation_id="bench",
+                timestamp=at + timedelta(seconds=step),
+            )  # fmt: skip
+            await store.save_snapshot(saved)
+    toolset: Any = searching.ConversationSearchToolset(
+        searching.SnapshotHistorySource(store), tool_id="bench", max_matches=10, context_lines=5,
+        bm25_k1=1.5, bm25_b=0.75, scope="conversation",
+    )  # fmt: skip
+    context = cast("Any", SimpleNamespace(conversation_id="bench"))
+    seconds: list[float] = []
+    answers: list[str] = []
+    for query in queries(messages, count):
+        start = perf_counter()
+        answers.append(await toolset.search_conversation_history(context, query))
+        seconds.append(perf_counter() - start)
+    print(json.dumps({"seconds": seconds, "answers": answers}))
+
+
+if __name__ == "__main__":
+    uri, database, messages, shape, count = sys.argv[1:]
+    asyncio.run(main(uri, database, int(messages), shape, int(count)))

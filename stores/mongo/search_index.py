@@ -1,0 +1,406 @@
+"""The index of a workspace: its log, read up to what is new, ranked in memory.
+
+A conversation's view stays in memory, within a bound for all of them together, and a search reads
+what was appended since. A conversation that is larger than the bound, and scope `all`, are read as
+a stream for each search, of which only what the query asks for is kept.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+from bson import decode_all  # pyright: ignore[reportUnknownVariableType]
+from pydantic import ValidationError
+from pydantic_ai.messages import ModelMessage
+
+from stores.digests import load_message, load_messages
+from stores.mongo.client import Database, MongoConnection
+from stores.mongo.documents import Document
+from stores.mongo.failures import store_errors
+from stores.mongo.reindexing import Reindexed, Tell, reindex
+from stores.mongo.search_indexer import SearchIndexer
+from stores.mongo.search_log import COMPLETE, LOG, STATE, of_conversation
+from stores.mongo.search_ranking import hits_of, scores_of
+from stores.mongo.search_view import LogView, Places
+from stores.mongo.search_writer import LoggedConversations
+from stores.search.analysis import AnalyzerName, analyzer_named
+from stores.search.counting import term_key
+from stores.search.identity import without_summary
+from stores.search.query import HistoryQuery, Hit, IndexUnusableError, Window
+
+MEMORY_BYTES = 256 * 1024 * 1024
+"""Of all views of a process together: some 500,000 messages."""
+
+_FEW_ENTRIES = 5_000
+"""Messages up to which ranking takes less than a millisecond, and is not worth a thread."""
+
+_LONG_BODIES = 200_000
+"""Characters of messages whose parsing takes longer than that."""
+
+_MOST_NEWS = 100
+"""Appends that are read with the question what is new; more come as a stream."""
+
+_MOST_ATTEMPTS = 10
+
+Result = TypeVar("Result")
+
+
+@dataclass(kw_only=True)
+class _Slot:
+    """A view with its lock; `last_id` is of the newest append that it took."""
+
+    view: LogView
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    last_id: Document | None = None
+    is_too_large: bool = False
+
+
+class SearchViews:
+    """The views of a process, the one that was used last at the end."""
+
+    def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:
+        self.memory_bytes = memory_bytes
+        self._slots: OrderedDict[tuple[str, str, bool], _Slot] = OrderedDict()
+
+    def slot(self, place: tuple[str, str, bool]) -> _Slot:
+        """The view of workspace, conversation, and whether the search's own calls count."""
+        if place not in self._slots:
+            self._slots[place] = _Slot(view=LogView(includes_own=place[2]))
+        self._slots.move_to_end(place)
+        return self._slots[place]
+
+    def settle(self, slot: _Slot) -> None:
+        """Keep to the bound: what was not used for longest goes; a view above it goes at once."""
+        if slot.view.size_bytes > self.memory_bytes:
+            slot.view = LogView(includes_own=False)
+            slot.last_id, slot.is_too_large = None, True
+        total = sum(each.view.size_bytes for each in self._slots.values())
+        for place, each in list(self._slots.items()):
+            if total <= self.memory_bytes:
+                return
+            if each is not slot and not each.lock.locked():
+                total -= each.view.size_bytes
+                del self._slots[place]
+
+
+class SearchMemory:
+    """What the stores of one process share for searching, whatever their workspaces.
+
+    Args:
+        analyzer: makes the terms of the log.
+        memory_bytes: of all views together.
+    """
+
+    def __init__(self, analyzer: AnalyzerName, *, memory_bytes: int = MEMORY_BYTES) -> None:
+        self.analyzer = analyzer_named(analyzer)
+        self.views = SearchViews(memory_bytes)
+        self._known = LoggedConversations()
+
+    def index(self, connection: MongoConnection, workspace_id: str) -> "SearchIndex":
+        """The index of a workspace."""
+        indexer = SearchIndexer(connection, self._known, self.analyzer, workspace_id=workspace_id)
+        return SearchIndex(connection, self, indexer, workspace_id=workspace_id)
+
+
+class SearchIndex:
+    """`HistoryIndex` of one workspace in MongoDB."""
+
+    def __init__(
+        self,
+        connection: MongoConnection,
+        memory: SearchMemory,
+        indexer: SearchIndexer,
+        *,
+        workspace_id: str,
+    ) -> None:
+        self._connection = connection
+        self._memory = memory
+        self._views = memory.views
+        self.indexer = indexer
+        self._analyzer = memory.analyzer
+        self._workspace_id = workspace_id
+
+    @property
+    def _database(self) -> Database:
+        return self._connection.database
+
+    async def rank(self, query: HistoryQuery) -> "LogRanking":
+        """See `HistoryIndex.rank`."""
+        if query.analyzer_id != self._analyzer.id:
+            message = (
+                f"the index holds terms of analyzer {self._analyzer.id!r}, and the search asks for "
+                f"{query.analyzer_id!r}"
+            )
+            raise IndexUnusableError(message)
+        with store_errors("search the conversation log", self._connection.where):
+            if query.scope == "all":
+                return await self._rank_stream(query)
+            return await self._rank_conversation(query)
+
+    async def reindex(self, *, tell: Tell = lambda _: None) -> Reindexed:
+        """Make the index of all workspaces anew; see `stores.mongo.reindexing`."""
+        with store_errors("make the search index", self._connection.where):
+            return await reindex(
+                self._database,
+                lambda workspace_id: self._memory.index(self._connection, workspace_id).indexer,
+                tell=tell,
+            )
+
+    # From memory
+
+    async def _rank_conversation(self, query: HistoryQuery) -> "LogRanking":
+        conversation_id = query.conversation_id or ""
+        place = (self._workspace_id, conversation_id, query.includes_own)
+        slot = self._views.slot(place)
+        if not slot.is_too_large:
+            async with slot.lock:
+                await self._refresh(slot, conversation_id, includes_own=query.includes_own)
+                self._views.settle(slot)
+                if not slot.is_too_large:
+                    return await self._ranked(slot.view, query)
+        return await self._rank_stream(query)
+
+    async def _refresh(self, slot: _Slot, conversation_id: str, *, includes_own: bool) -> None:
+        for _ in range(_MOST_ATTEMPTS):
+            news = await self._news(conversation_id, slot.view.until.get(conversation_id, 0))
+            self._check_complete(is_complete=news.is_complete)
+            if news.is_behind:
+                await self.indexer.catch_up(conversation_id)
+                continue
+            is_known = slot.last_id is None or news.last_id == slot.last_id
+            if is_known and await self._take(slot, news, conversation_id):
+                self._check_analyzer(slot.view)
+                if slot.view.is_searched and slot.view.postings.is_worth_sorting:
+                    # Not for a first search, which is done by the time that sorting would take.
+                    await asyncio.to_thread(slot.view.postings.sort)
+                return
+            slot.view, slot.last_id = LogView(includes_own=includes_own), None
+        message = "it changes faster than it can be read"
+        raise IndexUnusableError(message)
+
+    async def _take(self, slot: _Slot, news: "_News", conversation_id: str) -> bool:
+        view = slot.view
+        if not view.take(news.appends):
+            return False
+        if news.appends:
+            slot.last_id = news.appends[-1]["_id"]
+        if len(news.appends) < _MOST_NEWS:
+            return True
+        query = of_conversation(
+            self._workspace_id, conversation_id, after=view.until[conversation_id]
+        )
+        return await self._stream(query, view, slot)
+
+    async def _stream(self, query: Document, view: LogView, slot: _Slot | None = None) -> bool:
+        """Take appends in batches, each in a thread; whether none was missing."""
+        fields = _FIELDS | (_OWN_FIELDS if view.includes_own else {})
+        sort = [("workspace_id", 1), ("conversation_id", 1), ("sequence", 1)]
+        cursor = self._database[LOG].find_raw_batches(query, fields, sort=sort, batch_size=500)
+        async for batch in cursor:
+            documents = await asyncio.to_thread(_decoded, batch)
+            if not await asyncio.to_thread(view.take, documents):
+                return False
+            if slot is not None:
+                slot.last_id = documents[-1]["_id"]
+                if view.size_bytes > self._views.memory_bytes:
+                    return True
+        return True
+
+    async def _news(self, conversation_id: str, until: int) -> "_News":
+        """One question: is the index whole, is anything not logged yet, what was appended since.
+
+        They are answered in this order, so that what was not logged at the second is there at the
+        third, or was said to be missing.
+        """
+        behind = {
+            "workspace_id": self._workspace_id,
+            "conversation_id": conversation_id,
+            "unindexed": True,
+        }
+        known = {**of_conversation(self._workspace_id, conversation_id), "sequence": until}
+        after = of_conversation(self._workspace_id, conversation_id, after=until)
+        pipeline: list[dict[str, Any]] = [
+            {"$match": behind},
+            {"$limit": 1},
+            {"$project": {"_id": 0, "behind": {"$literal": True}}},
+            {"$unionWith": {"coll": STATE, "pipeline": [{"$match": COMPLETE}]}},
+            {
+                "$unionWith": {
+                    "coll": LOG,
+                    "pipeline": [{"$match": known}, {"$project": {"known": "$_id", "_id": 0}}],
+                }
+            },
+            {
+                "$unionWith": {
+                    "coll": LOG,
+                    "pipeline": [
+                        {"$match": after},
+                        {"$sort": {"sequence": 1}},
+                        {"$limit": _MOST_NEWS},
+                    ],
+                }
+            },
+        ]
+        cursor = await self._database["snapshots"].aggregate(pipeline)
+        return _News.of(await cursor.to_list())
+
+    def _check_complete(self, *, is_complete: bool) -> None:
+        if not is_complete:
+            message = (
+                "the index does not hold what was saved before it was made, or is being made "
+                "again; `perdure reindex` completes it"
+            )
+            raise IndexUnusableError(message)
+
+    def _check_analyzer(self, view: LogView) -> None:
+        others = view.analyzers - {self._analyzer.id}
+        if others:
+            message = (
+                f"the index holds terms of analyzer {', '.join(sorted(others))}, and this version "
+                f"makes those of {self._analyzer.id}; `perdure reindex` makes it again"
+            )
+            raise IndexUnusableError(message)
+
+    # As a stream
+
+    async def _rank_stream(self, query: HistoryQuery) -> "LogRanking":
+        conversation_id = query.conversation_id or ""
+        behind: Document = {"workspace_id": self._workspace_id, "unindexed": True}
+        wanted: Document = {"workspace_id": self._workspace_id, "sequence": {"$exists": True}}
+        if query.scope == "conversation":
+            behind["conversation_id"] = wanted["conversation_id"] = conversation_id
+        keys = np.array([term_key(each) for each in query.terms], np.uint64)
+        for _ in range(_MOST_ATTEMPTS):
+            is_complete = await self._database[STATE].find_one(COMPLETE) is not None
+            self._check_complete(is_complete=is_complete)
+            if await self._database["snapshots"].find_one(behind, {"_id": 1}):
+                await self.indexer.catch_up(behind.get("conversation_id"))
+                continue
+            view = LogView(includes_own=query.includes_own, only=keys)
+            if await self._stream(wanted, view):
+                self._check_analyzer(view)
+                return await self._ranked(view, query)
+        message = "it changes faster than it can be read"
+        raise IndexUnusableError(message)
+
+    async def _ranked(self, view: LogView, query: HistoryQuery) -> "LogRanking":
+        keys = [term_key(each) for each in query.terms]
+
+        def rank() -> tuple[Places, Any]:
+            places = view.places(query.run_id)
+            return places, scores_of(view, places, keys, query.bm25)
+
+        places, scores = await _in_thread_if(len(view.digests) > _FEW_ENTRIES, rank)
+        view.is_searched = True
+        runs = [each for each in view.runs.values() if query.run_id in {None, each.run_id}]
+        return LogRanking(
+            self._database,
+            places=places,
+            scores=scores,
+            digests=view.digests,
+            run_count=sum(bool(each.entries) for each in runs),
+            skipped=sum(len(each.unreadable) for each in runs),
+        )
+
+
+def _decoded(batch: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - the driver's types say documents; they are bytes
+    return decode_all(batch)
+
+
+async def _in_thread_if(is_long: bool, work: Callable[[], Result]) -> Result:  # noqa: FBT001 - reads as a sentence
+    return await asyncio.to_thread(work) if is_long else work()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _News:
+    """The answer to `_news`."""
+
+    is_complete: bool
+    is_behind: bool
+    last_id: Document | None
+    appends: Sequence[Mapping[str, Any]]
+
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[str, Any]]) -> "_News":
+        return cls(
+            is_complete=any(each.get("_id") == COMPLETE["_id"] for each in rows),
+            is_behind=any("behind" in each for each in rows),
+            last_id=next((each["known"] for each in rows if "known" in each), None),
+            appends=[each for each in rows if "sequence" in each],
+        )
+
+
+class LogRanking:
+    """See `Ranking`."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        places: Places,
+        scores: Any,  # noqa: ANN401 - an array
+        digests: list[str],
+        run_count: int,
+        skipped: int,
+    ) -> None:
+        self._database = database
+        self._places = places
+        self._scores = scores
+        self._digests = digests
+        self.sections = places.sections
+        self.run_count = run_count
+        self.skipped = skipped
+
+    def hits(self) -> Iterator[Hit]:
+        """See `Ranking.hits`."""
+        return hits_of(self._scores, self._places.starts)
+
+    async def messages(self, windows: Sequence[Window]) -> list[list[ModelMessage | None]]:
+        """See `Ranking.messages`. One query."""
+        wanted = [self._digests_of(each) for each in windows]
+        asked = list({digest for each in wanted for digest in each})
+        found = self._database["messages"].find({"_id": {"$in": asked}}, {"text": 1})
+        texts = {each["_id"]: each["text"] for each in await found.to_list()}
+        size = sum(map(len, texts.values()))
+        messages = await _in_thread_if(size > _LONG_BODIES, lambda: _loaded(texts))
+        return [[messages.get(digest) for digest in each] for each in wanted]
+
+    def _digests_of(self, window: Window) -> list[str]:
+        start = int(self._places.starts[window.hit.section])
+        entries = self._places.flat[start + window.start : start + window.end]
+        places: list[int] = entries.tolist()
+        return [self._digests[each] for each in places]
+
+
+def _loaded(texts: Mapping[str, str]) -> dict[str, ModelMessage]:
+    """The messages of these texts, without summaries; one that is damaged is left out."""
+    loaded: Sequence[ModelMessage | None]
+    try:
+        loaded = load_messages(texts.values())
+    except ValidationError:
+        loaded = [_loaded_or_none(text) for text in texts.values()]
+    searched = [each and without_summary(each) for each in loaded]
+    return {digest: each for digest, each in zip(texts, searched, strict=True) if each is not None}
+
+
+def _loaded_or_none(text: str) -> ModelMessage | None:
+    try:
+        return load_message(text)
+    except ValidationError:
+        return None
+
+
+_FIELDS = dict.fromkeys(
+    (
+        *("conversation_id", "sequence", "run_id", "started_at", "analyzer", "places", "hashes"),
+        *("messages", "lengths", "sizes", "terms", "counts", "is_wide", "changes", "inherited"),
+        *("renewed", "dropped", "unreadable", "is_reset"),
+    ),
+    1,
+)
+_OWN_FIELDS = dict.fromkeys(
+    ("own_lengths", "own_sizes", "own_terms", "own_counts", "own_is_wide"), 1
+)

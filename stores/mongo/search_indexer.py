@@ -1,0 +1,433 @@
+"""Bringing the search log up to what is stored: after a commit, or later, by whoever comes first.
+
+A commit writes each complete snapshot with `unindexed` set, in its transaction; what is marked as
+superseded or abandoned gets it again. Whoever has brought the log up to such a snapshot takes the
+field away. So nothing is forgotten, whenever a process dies, and to be late is all that can happen.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from pydantic import ValidationError
+from pydantic_ai.messages import ModelMessage
+from pymongo.errors import PyMongoError
+
+from stores.commits import Verdict
+from stores.digests import load_message
+from stores.histories import positions_in
+from stores.mongo.client import Database, MongoConnection
+from stores.mongo.documents import Document, ranges_in, snapshot_row
+from stores.mongo.search_log import (
+    Append,
+    Held,
+    LogEntry,
+    LoggedRun,
+    hash_number,
+)
+from stores.mongo.search_writer import (
+    Free,
+    LoggedConversation,
+    LoggedConversations,
+    OutdatedError,
+    RunFacts,
+    SearchLogWriter,
+)
+from stores.planning import CommitPlan
+from stores.records import RunRecord
+from stores.rows import SnapshotRow
+from stores.search.analysis import Analyzer
+from stores.search.counting import CountedTerms
+from stores.search.identity import instruction_changes, message_hash, without_summary
+from stores.search.rendering import indexed_text, own_text
+from stores.search.replay import places_by_hash
+
+_LOGGER = logging.getLogger(__name__)
+
+DEADLINE_SECONDS = 0.2
+"""Of what a commit waits for its log entries; they take a few milliseconds."""
+
+_AT_ONCE = 500
+"""Bodies that are loaded together, and hashes that are looked up together."""
+
+_LONG_TEXT = 50_000
+"""Characters of a message that is read in a thread: counting them takes some 10 ms."""
+
+_NAMED = {"ranges": 1, "state": 1}
+
+_TAKEN_BACK = ("superseded", "abandoned")
+
+
+class SearchIndexer:
+    """Writes the search log of one workspace."""
+
+    def __init__(
+        self,
+        connection: MongoConnection,
+        known: LoggedConversations,
+        analyzer: Analyzer,
+        *,
+        workspace_id: str,
+    ) -> None:
+        self._connection = connection
+        self._known = known
+        self._analyzer = analyzer
+        self._workspace_id = workspace_id
+
+    @property
+    def _database(self) -> Database:
+        return self._connection.database
+
+    # After a commit
+
+    async def after_commit(
+        self, verdict: Verdict, plan: CommitPlan, runs: Mapping[str, RunRecord]
+    ) -> None:
+        """Log what a commit has written, within a deadline. Raises nothing: the rest is lag.
+
+        Args:
+            verdict: what became of the commit.
+            plan: its rows, as they are stored.
+            runs: the runs that it is about.
+        """
+        new = {each.record.run_id for each in plan.new_runs}
+        saved = (new | {each.run_id for each in plan.snapshots}) & set(runs)
+        is_plain = verdict == "apply"
+        if not saved and is_plain:
+            return
+        try:
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                for run_id in sorted(saved if is_plain else runs):
+                    facts = RunFacts.of(runs[run_id])
+                    if not is_plain or not await self._log_plan(facts, plan):
+                        await self.catch_up_run(facts)
+        except (PyMongoError, TimeoutError, OutdatedError, ValueError, KeyError) as error:
+            self._forget(runs.values())
+            _LOGGER.warning(
+                "the search log lags behind runs %s, until the next commit or search: %s: %s",
+                ", ".join(sorted(runs)),
+                type(error).__name__,
+                error,
+            )
+        except asyncio.CancelledError:
+            self._forget(runs.values())
+            raise
+
+    def _forget(self, runs: Iterable[RunRecord]) -> None:
+        """What was cut off may have been written all the same."""
+        for each in runs:
+            self._known.of(self._workspace_id, each.conversation_id or "").forget()
+
+    def _log_of(self, run: RunFacts) -> tuple[LoggedConversation, SearchLogWriter]:
+        known = self._known.of(self._workspace_id, run.conversation_id)
+        writer = SearchLogWriter(
+            self._database,
+            known,
+            workspace_id=self._workspace_id,
+            conversation_id=run.conversation_id,
+            analyzer_id=self._analyzer.id,
+        )
+        return known, writer
+
+    async def _log_plan(self, run: RunFacts, plan: CommitPlan) -> bool:
+        """Log a commit's snapshots from memory; whether all of it was at hand."""
+        saved = [each for each in plan.snapshots if each.run_id == run.run_id]
+        if not all(each.names_positions for each in saved):
+            return False
+        known, log = self._log_of(run)
+        async with known.lock:
+            is_new = any(each.record.run_id == run.run_id for each in plan.new_runs)
+            if not is_new and run.run_id not in known.runs:
+                return False
+            logged = await log.run(run.run_id, is_new=is_new)
+            placed = _placed(run.run_id, plan, logged)
+            if placed is None:
+                return False
+            texts = {digest: body.text for digest, body in plan.messages.bodies.items()}
+            await log.append(await self._append_of(run, log, logged, placed, texts), logged)
+        if saved:
+            sequences = [each.sequence for each in saved]
+            query: Document = {"run_id": run.run_id, "live": True, "sequence": {"$in": sequences}}
+            await self._settle(query)
+        return True
+
+    # Later
+
+    async def begin_again(self, conversation_id: str) -> None:
+        """Let a conversation's log begin anew, with nothing in it."""
+        nobody = RunFacts(run_id="", conversation_id=conversation_id, started_at=0)
+        known, log = self._log_of(nobody)
+        async with known.lock:
+            known.forget()
+            await log.begin_again()
+            known.forget()
+
+    async def catch_up(self, conversation_id: str | None) -> int:
+        """Log whatever is not logged yet of a conversation, or of the workspace; how many runs.
+
+        Raises:
+            pymongo.errors.PyMongoError: MongoDB failed.
+        """
+        query: Document = {"workspace_id": self._workspace_id, "unindexed": True}
+        if conversation_id is not None:
+            query["conversation_id"] = conversation_id
+        run_ids = sorted(await self._database["snapshots"].distinct("run_id", query))
+        for run_id in run_ids:
+            found = await self._database["runs"].find_one(
+                {"_id": run_id, "workspace_id": self._workspace_id},
+                {"conversation_id": 1, "started_at": 1},
+            )
+            if found is not None:
+                facts = RunFacts(
+                    run_id=run_id,
+                    conversation_id=found.get("conversation_id", ""),
+                    started_at=found["started_at"],
+                )
+                await self.catch_up_run(facts)
+        return len(run_ids)
+
+    async def catch_up_run(self, run: RunFacts) -> None:
+        """Log whatever is not logged yet of a run, from what is stored."""
+        known, log = self._log_of(run)
+        async with known.lock:
+            while True:  # ends: each time that it was outdated, another writer got on
+                try:
+                    return await self._catch_up(run, log)
+                except OutdatedError:
+                    known.forget()
+                except BaseException:  # what was cut off may have been written all the same
+                    known.forget()
+                    raise
+
+    async def _catch_up(self, run: RunFacts, log: SearchLogWriter) -> None:
+        query: Document = {
+            "workspace_id": self._workspace_id,
+            "conversation_id": run.conversation_id,
+            "run_id": run.run_id,
+            "unindexed": True,
+        }
+        found = await self._database["snapshots"].find(query).to_list()
+        rows = sorted(map(snapshot_row, found), key=lambda each: each.sequence)
+        logged = await log.run(run.run_id)
+        placed: dict[int, str] = {}
+        unreadable: list[int] = []
+        for row in rows:
+            is_complete = row.state == "complete"
+            if row.mark in _TAKEN_BACK or not (is_complete or row.names_positions):
+                continue
+            digests = await self._digests(run, row)
+            if digests is None:
+                unreadable += [row.sequence] if is_complete and row.mark is None else []
+            elif row.names_positions:
+                found_at = dict(zip(positions_in(row.ranges), digests, strict=True))
+                # An interrupted one adds nothing, but may have stamped what is there.
+                held = {place: each for place, each in found_at.items() if place in logged.held}
+                placed |= found_at if is_complete else held
+            elif logged.overlapped is None or row.sequence > logged.overlapped:
+                await self._log_by_hash(run, log, logged, row, digests)
+        append = Append(run_id=run.run_id, branch="", started_at=run.started_at)
+        taken_back = [row for row in rows if row.mark in _TAKEN_BACK]
+        if taken_back:
+            append.dropped, live = await self._taken_back(run, logged, taken_back)
+            away = set(append.dropped)
+            placed = live | {place: each for place, each in placed.items() if place not in away}
+        if placed:
+            append = await self._loaded_append(run, log, logged, placed, append.dropped)
+        append.unreadable = [each for each in unreadable if each not in logged.unreadable]
+        append.branch = rows[-1].branch if rows else ""
+        await log.append(append, logged)
+        for is_live in (True, False):
+            ids = [each["_id"] for each in found if each["live"] is is_live]
+            await self._settle({"_id": {"$in": ids}, "live": is_live})
+
+    async def _log_by_hash(
+        self,
+        run: RunFacts,
+        log: SearchLogWriter,
+        logged: LoggedRun,
+        row: SnapshotRow,
+        digests: Sequence[str],
+    ) -> None:
+        """Log a snapshot whose writer named no positions: what overlaps is the same."""
+        hash_of = {each.digest: each.hash for each in logged.held.values()}
+        unknown = [each for each in digests if each not in hash_of | dict.fromkeys(logged.empty)]
+        for digest, text in (await self._texts(unknown)).items():
+            message = without_summary(load_message(text))
+            if message is None:
+                logged.empty.add(digest)
+            else:
+                hash_of[digest] = hash_number(message_hash(message))
+        kept = [each for each in digests if each not in logged.empty]
+        held = [str(logged.held[place].hash) for place in sorted(logged.held)]
+        places = places_by_hash(held, [str(hash_of[each]) for each in kept])
+        placed = dict(zip(places, kept, strict=True))
+        append = await self._loaded_append(run, log, logged, placed, [])
+        await log.append(replace(append, overlapped=row.sequence), logged)
+
+    async def _taken_back(
+        self, run: RunFacts, logged: LoggedRun, rows: Sequence[SnapshotRow]
+    ) -> tuple[list[int], dict[int, str]]:
+        """The places to drop once these snapshots do not count, and the digests at all others.
+
+        A place goes when its message was taken back, or when none but these snapshots named it.
+        """
+        query: Document = {"run_id": run.run_id, "workspace_id": self._workspace_id}
+        positions, snapshots = self._database["positions"], self._database["snapshots"]
+        found = positions.find({**query, "live": True}, {"position": 1, "message": 1})
+        live = {each["position"]: each["message"] async for each in found}
+        counted: list[Document] = [
+            {"live": True, "state": "complete"},
+            {"pruned_at": {"$exists": True}},
+        ]
+        named = [await snapshots.find({**query, **each}, _NAMED).to_list() for each in counted]
+        complete = (row for rows in named for row in rows if row["state"] == "complete")
+        kept = {p for each in complete for p in positions_in(ranges_in(each["ranges"]))}
+        lost = {p for row in rows for p in positions_in(row.ranges)}
+        dropped = (lost - (kept & live.keys())) & logged.held.keys()
+        return sorted(dropped), {
+            place: digest
+            for place, digest in live.items()
+            if place in logged.held and place not in dropped
+        }
+
+    async def _loaded_append(
+        self,
+        run: RunFacts,
+        log: SearchLogWriter,
+        logged: LoggedRun,
+        placed: Mapping[int, str],
+        dropped: list[int],
+    ) -> Append:
+        known = {place: held.digest for place, held in logged.held.items()}
+        new = [
+            (place, digest)
+            for place, digest in sorted(placed.items())
+            if known.get(place) != digest and digest not in logged.empty
+        ]
+        texts = await self._texts([digest for _, digest in new])
+        readable = [each for each in new if each[1] in texts]
+        append = await self._append_of(run, log, logged, readable, texts)
+        append.dropped = [*append.dropped, *dropped]
+        return append
+
+    # Reading
+
+    async def _digests(self, run: RunFacts, row: SnapshotRow) -> list[str] | None:
+        """The digests of a snapshot's messages; `None` when one of its positions is missing."""
+        start = min((each for each, _ in row.ranges), default=0)
+        end = max((each for _, each in row.ranges), default=0)
+        query: Document = {
+            "run_id": run.run_id,
+            "workspace_id": self._workspace_id,
+            "live": True,
+            "position": {"$gte": start, "$lt": end},
+        }
+        found = self._database["positions"].find(query, {"position": 1, "message": 1})
+        digests = {each["position"]: each["message"] async for each in found}
+        try:
+            return [digests[each] for each in positions_in(row.ranges)]
+        except KeyError:
+            return None
+
+    async def _texts(self, digests: Sequence[str]) -> dict[str, str]:
+        texts: dict[str, str] = {}
+        for start in range(0, len(digests), _AT_ONCE):
+            query = {"_id": {"$in": list(digests[start : start + _AT_ONCE])}}
+            async for each in self._database["messages"].find(query, {"text": 1}):
+                texts[each["_id"]] = each["text"]
+        return texts
+
+    # Writing
+
+    async def _append_of(
+        self,
+        run: RunFacts,
+        log: SearchLogWriter,
+        logged: LoggedRun,
+        placed: Sequence[tuple[int, str]],
+        texts: Mapping[str, str],
+    ) -> Append:
+        """What the log lacks of these messages, each a place and a digest."""
+        append = Append(run_id=run.run_id, branch="", started_at=run.started_at)
+        for place, digest in placed:
+            held = logged.held.get(place)
+            if (held and held.digest == digest) or digest in logged.empty:
+                continue
+            try:
+                message = without_summary(load_message(texts[digest]))
+            except ValidationError:
+                continue  # a damaged body: what is logged stays
+            if message is None:
+                logged.empty.add(digest)
+                logged.summaries.add(place)
+                append.dropped += [place] if held else []
+                continue
+            hashed, changes = hash_number(message_hash(message)), instruction_changes(message)
+            if held and (held.hash, held.changes) == (hashed, changes):
+                append.renewed[place] = digest
+                continue
+            terms, own = await self._counted(message, len(texts[digest]))
+            append.entries.append(LogEntry(place, digest, hashed, changes, terms, own))
+        if not logged.held and append.entries:
+            await _inherit(log, logged, append)
+        inherited = {place for place, each in logged.held.items() if each.is_inherited}
+        append.renewed = {p: digest for p, digest in append.renewed.items() if p not in inherited}
+        return append
+
+    async def _counted(
+        self, message: ModelMessage, size: int
+    ) -> tuple[CountedTerms, CountedTerms | None]:
+        def count() -> tuple[CountedTerms, CountedTerms | None]:
+            own = own_text(message)
+            return (
+                CountedTerms.of(self._analyzer.terms(indexed_text(message))),
+                CountedTerms.of(self._analyzer.terms(own)) if own else None,
+            )
+
+        return await asyncio.to_thread(count) if size > _LONG_TEXT else count()
+
+    async def _settle(self, query: Document) -> None:
+        await self._database["snapshots"].update_many(
+            {**query, "unindexed": True}, {"$unset": {"unindexed": ""}}
+        )
+
+
+def _placed(run_id: str, plan: CommitPlan, logged: LoggedRun) -> list[tuple[int, str]] | None:
+    """Place and digest of what a commit brought for the log.
+
+    Messages of complete snapshots of the run, and later versions of those that are logged; `None`
+    when a complete snapshot holds one that neither the commit nor the log has.
+    """
+    own = (each for each in plan.snapshots if each.run_id == run_id)
+    complete = [each for each in own if each.state == "complete"]
+    rows = (each for each in plan.messages.positions if each.run_id == run_id)
+    brought = {each.position: each.message for each in rows}
+    places = {place for each in complete for place in positions_in(each.ranges)}
+    if not places - brought.keys() <= logged.held.keys() | logged.summaries:
+        return None
+    wanted = (places | logged.held.keys()) & brought.keys()
+    return [(place, brought[place]) for place in sorted(wanted)]
+
+
+async def _inherit(log: SearchLogWriter, logged: LoggedRun, append: Append) -> None:
+    """Let a new run's leading messages be those that other runs of the conversation hold."""
+    if await log.head() == 0:
+        return
+    free: Free = {}
+    count = 0
+    for start in range(0, len(append.entries), _AT_ONCE):
+        asked = append.entries[start : start + _AT_ONCE]
+        await log.find_hashes(append.run_id, {each.hash for each in asked}, free)
+        for each in asked:
+            found = free.get((each.hash, each.changes))
+            if not found:
+                break
+            at = append.inherited[each.place] = found.pop(0)
+            logged.held[each.place] = Held(
+                at, each.digest, each.hash, each.changes, is_inherited=True
+            )
+            count += 1
+        if count < start + len(asked):
+            break
+    append.entries = append.entries[count:]

@@ -1,0 +1,414 @@
+"""The index in MongoDB says what the reference says, whatever was saved and in whatever order."""
+
+import asyncio
+import os
+import random
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from pydantic_ai.messages import (
+    CompactionPart,
+    InstructionDeltaPart,
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    TextPart,
+    ToolCallPart,
+    UserPromptPart,
+)
+from pymongo import MongoClient
+from pymongo.errors import AutoReconnect
+
+from stores.commits import Commit
+from stores.mongo.search_writer import SearchLogWriter
+from stores.mongo.steps import MongoStepStore
+from stores.search.answering import search_history
+from stores.search.query import HistoryQuery, SearchAnswer
+from stores.search.source import SnapshotHistorySource
+from tests.stores.records import run_record, snapshot
+from tests.stores.search_conformance import save
+from tests.stores.writer import Execution, RunScript, at, request
+
+pytestmark = pytest.mark.integration
+
+HISTORIES = int(os.environ.get("PERDURE_TEST_SEARCHES", "60"))
+"""Random conversations; each is searched in several ways."""
+
+WORDS = [*"abcdefgh", "user_id", "北京大学", "C++", "running"]
+
+
+@pytest.fixture
+async def other(mongodb_uri: str, prepared_database: str) -> AsyncIterator[MongoStepStore]:
+    """The store as another process has it, which knows nothing of what the first one did."""
+    other = MongoStepStore(db_url=mongodb_uri, database=prepared_database)
+    yield other
+    await other.aclose()
+
+
+@pytest.fixture
+async def store(mongodb_uri: str, prepared_database: str) -> AsyncIterator[MongoStepStore]:
+    store = MongoStepStore(db_url=mongodb_uri, database=prepared_database)
+    yield store
+    await store.aclose()
+
+
+class WithoutIndex:
+    """The same store, of which nobody can see that it has an index."""
+
+    def __init__(self, store: MongoStepStore) -> None:
+        self.list_runs = store.list_runs
+        self.list_snapshots = store.list_snapshots
+        self.list_snapshot_summaries = store.list_snapshot_summaries
+
+
+async def both(
+    store: MongoStepStore, query: HistoryQuery, other: MongoStepStore | None = None
+) -> tuple[SearchAnswer, SearchAnswer]:
+    indexed = await search_history(SnapshotHistorySource(store), query)
+    assert indexed.note is None, indexed.note
+    plain = await search_history(SnapshotHistorySource(WithoutIndex(other or store)), query)
+    return indexed, plain
+
+
+@dataclass(kw_only=True)
+class Talk:
+    """A conversation that a random generator plays: several runs, saved a step at a time."""
+
+    store: MongoStepStore
+    dice: random.Random
+    name: str = field(default_factory=lambda: f"talk-{uuid4().hex}")
+    commits: list[Commit] = field(default_factory=list[Commit])
+    last: list[ModelMessage] = field(default_factory=list[ModelMessage])
+    second: int = 0
+
+    def words(self) -> str:
+        return " ".join(self.dice.choices(WORDS, k=self.dice.randint(1, 6)))
+
+    def message(self) -> ModelMessage:
+        kind = self.dice.random()
+        if kind < 0.5:
+            parts: list[Any] = [UserPromptPart(self.words(), timestamp=at(0))]
+            if self.dice.random() < 0.1:
+                mark = {"perdure.compaction.summary.v1": True}
+                parts.insert(0, CompactionPart(self.words(), metadata=mark))
+            return ModelRequest(parts=parts)
+        if kind < 0.6:
+            call = ToolCallPart(
+                "search_conversation_history", {"query": self.words()}, tool_call_id="1"
+            )
+            return ModelResponse(parts=[TextPart(self.words()), call], timestamp=at(0))
+        return ModelResponse(parts=[TextPart(self.words())], timestamp=at(0))
+
+    def summary(self) -> ModelMessage:
+        mark = {"pydantic-ai-harness.compaction.summary.v1": True}
+        return ModelRequest(parts=[CompactionPart(self.words(), metadata=mark)])
+
+    def stamped(self, message: ModelMessage) -> ModelMessage:
+        if not isinstance(message, ModelRequest):
+            return replace(message, run_id="r")
+        changed = replace(message, run_id="r", instructions="be brief", timestamp=at(1))
+        if self.dice.random() < 0.2:
+            change: Any = InstructionDeltaPart(id=None, content=self.words())
+            return replace(changed, parts=[*changed.parts, change])
+        return changed
+
+    def begun(self) -> list[ModelMessage]:
+        """What a run inherits: nothing, all, a window, or what it was before a change."""
+        kind = self.dice.random()
+        if kind < 0.3:
+            return []
+        history = list(self.last) if kind < 0.7 else self.last[-self.dice.randint(1, 4) :]
+        if history and self.dice.random() < 0.2:
+            history[-1] = self.stamped(history[-1])
+        return history
+
+    def next_history(self, history: list[ModelMessage]) -> list[ModelMessage]:
+        """The history a step later: stamped, longer, and now and then without its beginning."""
+        history = list(history)
+        if history and self.dice.random() < 0.7:
+            history[-1] = self.stamped(history[-1])
+        if len(history) > 3 and self.dice.random() < 0.2:
+            history = history[-self.dice.randint(1, 3) :]
+            if self.dice.random() < 0.5:
+                history.insert(0, self.summary())
+        if history and self.dice.random() < 0.2:
+            history += [replace(each) for each in history[-2:]]
+        return history + [self.message() for _ in range(self.dice.randint(0, 3))]
+
+    async def play(self) -> None:
+        """Runs one after another or side by side, placed by their writer or not."""
+        while self.dice.random() < 0.75:
+            players = [
+                self.placed_run() if self.dice.random() < 0.7 else self.plain_run()
+                for _ in range(self.dice.choice([1, 1, 1, 2, 3]))
+            ]
+            if self.dice.random() < 0.5:
+                await asyncio.gather(*players)
+            else:
+                for each in players:
+                    await each
+
+    def next_run(self) -> tuple[str, dict[str, Any]]:
+        self.second += 1
+        second = self.second if self.dice.random() < 0.9 else 0
+        return f"{self.name}-{self.second}", {
+            "conversation_id": self.name,
+            "started_at": at(second),
+        }
+
+    async def plain_run(self) -> None:
+        run_id, values = self.next_run()
+        await self.store.register_run(run_record(run_id, registration_id=run_id, **values))
+        history = self.begun()
+        for step in range(self.dice.randint(1, 4)):
+            history = self.next_history(history)
+            state = "interrupted" if self.dice.random() < 0.1 else "complete"
+            saved = snapshot(history, f"{step}", run_id=run_id, step_index=step, state=state)
+            await self.store.save_snapshot(saved)
+        self.last = history
+
+    async def placed_run(self) -> None:
+        run_id, values = self.next_run()
+        execution = Execution(execution_id=run_id, branch=f"{run_id}-a")
+        script = RunScript(run_id=run_id)
+        registration = script.register(**values)
+        await self.commit(execution.commit(registration))
+        log: dict[int, ModelMessage] = {}
+        history: list[ModelMessage] = self.begun()
+        places: list[int] = []
+        for _ in range(self.dice.randint(1, 5)):
+            execution.next_task()
+            former = dict(zip(map(id, history), places, strict=False))
+            known = list(zip(history, places, strict=False))
+            history = self.next_history(history)
+            places = []
+            for message in history:
+                place = former.get(id(message))
+                if place is None and known and message.parts[:1] == known[-1][0].parts[:1]:
+                    place = known[-1][1]  # the last one, stamped
+                    known = []
+                place = len(log) if place is None or place in places else place
+                places.append(place)
+                log[place] = message
+            state = "interrupted" if self.dice.random() < 0.1 else "complete"
+            pairs = dict(zip(places, history, strict=True))
+            await self.commit(execution.commit(save(script, pairs, state=state)))
+            if self.dice.random() < 0.15:
+                await self.commit(self.commits[-1])  # a retry
+            if self.dice.random() < 0.1 and execution.number > 1:
+                self.lose(execution, script)
+        self.last = history
+
+    def lose(self, execution: Execution, script: RunScript) -> None:
+        """The next commit comes in place of the last one: a task was lost, or the run reset."""
+        if self.dice.random() < 0.5:
+            execution.next_task(number=execution.number - 1)
+            script.saves -= 1
+        else:
+            execution.branch += "b"
+            execution.branch_time = at(execution.queued_seconds + 100 * len(execution.branch))
+            execution.next_task(number=execution.number - 1)
+
+    async def commit(self, commit: Commit) -> None:
+        self.commits.append(commit)
+        result = await self.store.commit(commit)
+        assert result.verdict in {"apply", "suppress", "supersede", "adopt"}, result
+
+    def queries(self) -> list[HistoryQuery]:
+        runs = [None, f"{self.name}-{self.dice.randint(1, max(1, self.second))}", "nobody"]
+        return [
+            HistoryQuery(
+                text=" ".join(self.dice.choices(WORDS, k=self.dice.randint(1, 3))),
+                conversation_id=self.name,
+                run_id=run,
+                context_lines=self.dice.randint(0, 2),
+                max_matches=self.dice.choice([1, 5, 100]),
+                includes_own=self.dice.random() < 0.3,
+            )
+            for run in runs
+        ]
+
+
+async def test_index_and_reference_say_the_same_of_random_histories(
+    store: MongoStepStore, other: MongoStepStore
+) -> None:
+    seed = int(os.environ.get("PERDURE_TEST_SEED", "0"))
+    found = 0
+    for number in range(seed, seed + HISTORIES):
+        dice = random.Random(number)  # noqa: S311 - histories
+        talk = Talk(store=store, dice=dice)
+        await talk.play()
+        for query in talk.queries():
+            indexed, plain = await both(store, query)
+            assert indexed == plain, (number, query, indexed.text, plain.text)
+            found += len(indexed.matches)
+        if dice.random() < 0.3:  # a process that has seen nothing of it, and then more is said
+            query = talk.queries()[0]
+            assert (
+                await search_history(SnapshotHistorySource(other), query)
+                == (await both(store, query))[1]
+            )
+            talk.store = other
+            await talk.play()
+            for query in talk.queries():
+                indexed, plain = await both(store, query)
+                assert indexed == plain, (number, query, indexed.text, plain.text)
+    assert found > HISTORIES
+
+
+def text_query(text: str, talk: str, **options: Any) -> HistoryQuery:
+    return HistoryQuery(text=text, conversation_id=talk, context_lines=0, **options)
+
+
+async def said(store: MongoStepStore, run_id: str, *texts: str, talk: str) -> None:
+    """A run of messages, each saved by a commit of its own."""
+    execution, script = Execution(execution_id=run_id, branch=run_id), RunScript(run_id=run_id)
+    await store.commit(execution.commit(script.register(conversation_id=talk)))
+    history: dict[int, ModelMessage] = {}
+    for text in texts:
+        known = len(history)
+        history[known] = request(text)
+        execution.next_task()
+        await store.commit(execution.commit(save(script, history, known=known)))
+
+
+async def test_made_anew_it_is_as_it_was(store: MongoStepStore, other: MongoStepStore) -> None:
+    talk = Talk(store=store, dice=random.Random(5))  # noqa: S311 - histories
+    await talk.play()
+    queries = [*talk.queries(), *talk.queries()]
+    before = [(await both(store, each))[0] for each in queries]
+    done = await other.history_index.reindex()
+    assert done.conversations >= 1
+    assert [(await both(store, each))[0] for each in queries] == before
+    assert [(await both(other, each))[0] for each in queries] == before
+    await talk.play()  # the store that was not told goes on writing
+    for each in talk.queries():
+        indexed, plain = await both(store, each)
+        assert indexed == plain
+
+
+@pytest.mark.spec("CS-59", "CS-64")
+async def test_what_was_pruned_is_found_by_the_index_and_kept_by_a_sweep(
+    mongodb_uri: str, prepared_database: str, store: MongoStepStore
+) -> None:
+    talk, run_id = f"talk-{uuid4().hex}", uuid4().hex
+    bounded = MongoStepStore(
+        db_url=mongodb_uri, database=prepared_database, max_snapshots_per_run=1
+    )
+    await bounded.register_run(run_record(run_id, registration_id=run_id, conversation_id=talk))
+    await bounded.save_snapshot(snapshot([request("needle")], "1", run_id=run_id))
+    await bounded.save_snapshot(snapshot([request("other")], "2", run_id=run_id))
+    query = text_query("needle", talk)
+    indexed, plain = await both(bounded, query)
+    assert [each.index for each in indexed.matches] == [0]
+    assert plain.matches == ()
+    await bounded.sweep(grace=timedelta(), is_dry=False)
+    swept = await search_history(SnapshotHistorySource(store), query)
+    assert "User: needle" in swept.text
+    await bounded.aclose()
+
+
+async def test_what_the_index_could_not_take_is_made_up_by_the_search(
+    store: MongoStepStore, other: MongoStepStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk, run_id = f"talk-{uuid4().hex}", uuid4().hex
+
+    async def broken(*_: object) -> None:
+        message = "not now"
+        raise AutoReconnect(message)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SearchLogWriter, "append", broken)
+        await said(store, run_id, "one", "two", "three", talk=talk)
+    for searched in (store, other):
+        indexed, plain = await both(searched, text_query("two three", talk))
+        assert indexed == plain
+        assert len(indexed.matches) == 2
+    await said(store, f"{run_id}-b", "four", talk=talk)
+    assert (await both(other, text_query("four", talk)))[0].messages == 4
+
+
+async def test_eight_runs_of_one_conversation_in_two_processes_lose_nothing(
+    store: MongoStepStore, other: MongoStepStore
+) -> None:
+    talk, name = f"talk-{uuid4().hex}", uuid4().hex
+    stores = [store, other] * 4
+    await asyncio.gather(
+        *(
+            said(each, f"{name}-{n}", *(f"word{n} number{m}" for m in range(6)), talk=talk)
+            for n, each in enumerate(stores)
+        )
+    )
+    for each in (store, other):
+        indexed, plain = await both(each, text_query("number3 word5", talk, max_matches=50))
+        assert indexed == plain
+        assert indexed.messages == 48
+
+
+async def test_a_conversation_that_is_too_large_and_all_of_them_are_streamed(
+    store: MongoStepStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = workspace = f"talk-{uuid4().hex}"
+    store = store.for_workspace(workspace)
+    await said(store, uuid4().hex, "alpha", "beta alpha", "gamma", talk=talk)
+    views = store.history_index._views  # pyright: ignore[reportPrivateUsage] - made small
+    monkeypatch.setattr(views, "memory_bytes", 1)
+    for _ in range(2):
+        indexed, plain = await both(store, text_query("alpha gamma", talk))
+        assert indexed == plain
+        assert len(indexed.matches) == 3
+    assert views.slot((workspace, talk, False)).view.digests == []
+    indexed, plain = await both(store, text_query("gamma alpha", talk, scope="all"))
+    assert indexed == plain
+
+
+async def test_an_index_that_cannot_answer_says_so_and_the_answer_is_right(
+    mongodb_uri: str, prepared_database: str, store: MongoStepStore
+) -> None:
+    talk = f"talk-{uuid4().hex}"
+    await said(store, uuid4().hex, "needle", "hay", talk=talk)
+    source = SnapshotHistorySource(store)
+    other_terms = await search_history(source, text_query("needle", talk, analyzer="regex"))
+    assert len(other_terms.matches) == 1
+    assert "Searched without the index" in other_terms.text
+    with MongoClient[dict[str, Any]](mongodb_uri) as client:
+        state = client[prepared_database].search_state
+        state.update_one({}, {"$set": {"is_complete": False}})
+        half = await search_history(source, text_query("needle", talk))
+        state.update_one({}, {"$set": {"is_complete": True}})
+        log = client[prepared_database].search_log
+        log.update_many({"conversation_id": talk}, {"$set": {"analyzer": "standard-0"}})
+        fresh = MongoStepStore(db_url=mongodb_uri, database=prepared_database)
+        old = await search_history(SnapshotHistorySource(fresh), text_query("needle", talk))
+        await fresh.aclose()
+    for answer in (half, old):
+        assert len(answer.matches) == 1
+        assert "perdure reindex" in answer.text
+        assert answer.text.count("needle") >= 2
+
+
+async def test_a_damaged_snapshot_in_the_middle_is_counted_and_the_rest_is_found(
+    mongodb_uri: str, prepared_database: str, store: MongoStepStore
+) -> None:
+    talk, run_id = f"talk-{uuid4().hex}", uuid4().hex
+    await store.register_run(run_record(run_id, registration_id=run_id, conversation_id=talk))
+    with MongoClient[dict[str, Any]](mongodb_uri) as client:
+        database = client[prepared_database]
+        database.search_state.update_one({}, {"$set": {"is_complete": False}})
+        for number, text in enumerate(["first", "second", "third"]):
+            saved = snapshot([request(text)], f"{number}", run_id=run_id)
+            await store.save_snapshot(saved)
+        ranges = database.snapshots.find_one({"run_id": run_id, "key": "1"}) or {}
+        database.positions.delete_many({"run_id": run_id, "position": ranges["ranges"][0][0]})
+        answer = await search_history(SnapshotHistorySource(store), text_query("third", talk))
+        database.search_state.update_one({}, {"$set": {"is_complete": True}})
+    assert len(answer.matches) == 1
+    assert (answer.messages, answer.skipped) == (2, 1)
+    assert "Skipped 1 snapshot(s) that cannot be read" in answer.text
+    await store.history_index.reindex()
+    again = await search_history(SnapshotHistorySource(store), text_query("third", talk))
+    assert (len(again.matches), again.messages, again.skipped) == (1, 2, 1)
