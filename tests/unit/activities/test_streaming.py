@@ -3,6 +3,7 @@
 import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -43,9 +44,10 @@ async def test_first_word_is_written_at_once_and_the_next_ones_together() -> Non
 
 async def test_flush_that_fails_is_repeated_and_nothing_is_lost(tmp_path: Path) -> None:
     store = InMemoryStepStore()
+    moments: tuple[Literal["before", "after"], ...] = ("before", "after", "before")
     faults = tuple(
         Fault(name=f"away-{number}", action="fail", when=when, method="append")
-        for number, when in enumerate(("before", "after", "before"))
+        for number, when in enumerate(moments)
     )
     faulty = with_faults(store, FaultPlan(directory=tmp_path, faults=faults))
     writer = StreamWriter(faulty.streams, TAKE)
