@@ -30,6 +30,10 @@ STREAMS = "stream_chunks"
 POLLING_PAUSE = timedelta(milliseconds=50)
 """Between two looks where the server offers no change streams, or not to this user."""
 
+LONGEST_AWAIT_MS = 250
+"""Of one question for changes, which the server answers when there is one: a reader that is to
+look again earlier is late by so much at most."""
+
 UNWAITED = WriteConcern(w=1)
 UNCONFIRMED = ReadConcern("local")
 """Enough for what may be lost: readers compare with the record at the end."""
@@ -98,7 +102,9 @@ class MongoStreams:
         }
         pipeline: list[Document] = [{"$match": match}, {"$project": {"ns": 1}}]
         try:
-            return await self._connection.database.watch(pipeline, max_await_time_ms=1000)
+            return await self._connection.database.watch(
+                pipeline, max_await_time_ms=LONGEST_AWAIT_MS
+            )
         except PyMongoError as error:
             _LOGGER.info("no change stream for run %r (%s); it is polled", run_id, error)
             return None
@@ -145,7 +151,7 @@ class _ChangeWatch:
             return
         deadline = asyncio.get_running_loop().time() + within.total_seconds()
         try:
-            while await self._changes.try_next() is None:  # waits for a second on the server
+            while await self._changes.try_next() is None:  # waits on the server
                 if asyncio.get_running_loop().time() > deadline:
                     return
         except PyMongoError as error:
