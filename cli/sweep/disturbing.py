@@ -118,12 +118,20 @@ class Disturber:
         """
         if self._killed_at is None or self._point.place.split()[0] not in {"body", "update"}:
             return None
+        lost: set[str] | None = None
         while True:
             found = await self._handle.describe()
-            for each in found.raw_description.pending_activities:
-                if is_tool_activity(each.activity_type.name) and each.attempt > 1:
-                    now = datetime.now(UTC)  # noqa: TID251 - what passed since the kill
-                    return round((now - self._killed_at).total_seconds(), 1)
+            tools = [
+                each
+                for each in found.raw_description.pending_activities
+                if is_tool_activity(each.activity_type.name)
+            ]
+            lost = {each.activity_id for each in tools} if lost is None else lost
+            if not lost:  # the tool ran inside the workflow
+                return None
+            if any(each.activity_id in lost and each.attempt > 1 for each in tools):
+                now = datetime.now(UTC)  # noqa: TID251 - what passed since the kill
+                return round((now - self._killed_at).total_seconds(), 1)
             await asyncio.sleep(DETECTION_LOOK.total_seconds())  # noqa: TID251 - nothing to wait on
 
     def _go(self) -> None:
