@@ -1,6 +1,6 @@
-"""Which behaviour is shown by which test: `behaviours.toml` joined with the marks of the tests.
+"""Which behaviour is shown by which test: lists of behaviours joined with the marks of the tests.
 
-`python -m tests.spec.table` writes the result below the introduction of docs/step-persistence.md.
+`python -m tests.spec.table` writes the table of each list below the introduction of its page.
 """
 
 import ast
@@ -13,7 +13,11 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "step-persistence.md"
+PAGES = {
+    "behaviours.toml": ROOT / "docs" / "step-persistence.md",
+    "conversations.toml": ROOT / "docs" / "conversations.md",
+}
+"""Each list of behaviours, and the page that its table belongs to."""
 BEGIN = "<!-- Written by `make docs` from here on. -->"
 
 
@@ -37,9 +41,9 @@ class Shown:
     code: str
 
 
-def behaviours() -> list[Behaviour]:
-    """All behaviours in the order of the list."""
-    sections = tomllib.loads(Path(__file__).with_name("behaviours.toml").read_text())
+def behaviours(name: str) -> list[Behaviour]:
+    """All behaviours of a list, in its order."""
+    sections = tomllib.loads(Path(__file__).with_name(name).read_text())
     return TypeAdapter(list[Behaviour]).validate_python(
         [
             {"section": section, "code": code, **({"words": it} if isinstance(it, str) else it)}
@@ -98,15 +102,15 @@ def _codes_in(marks: list[ast.expr]) -> Iterator[str]:
             yield argument.value
 
 
-def page() -> str:
-    """The whole page: its introduction as it is, and the table."""
-    introduction = PAGE.read_text().partition(BEGIN)[0]
+def page(name: str) -> str:
+    """The whole page of a list: its introduction as it is, and the table."""
+    introduction = PAGES[name].read_text().partition(BEGIN)[0]
     tests: dict[str, list[Shown]] = {}
     for shown in marked_tests():
         tests.setdefault(shown.code, []).append(shown)
     lines: list[str] = []
     section = ""
-    for each in behaviours():
+    for each in behaviours(name):
         if each.section != section:
             section = each.section
             lines += ["", f"### {section}", "", "| code | what holds | shown by |", "|---|---|---|"]
@@ -131,4 +135,5 @@ def _evidence(behaviour: Behaviour, tests: list[Shown] | None) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    for each_name, path in PAGES.items():
+        path.write_text(page(each_name))
