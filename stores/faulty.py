@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from stores.attempts import AttemptStore
 from stores.commits import Commit
+from stores.conversations import ConversationStore
 from stores.errors import StoreUnavailableError
 from stores.operations import AppendEvent, Write
 from stores.protocols import StepStore
@@ -136,6 +137,10 @@ class _FaultyStepStore:
     @property
     def attempts(self) -> AttemptStore:
         return cast("AttemptStore", _FaultyStepStore(self._store.attempts, self._plan))
+
+    @property
+    def conversations(self) -> ConversationStore:
+        return cast("ConversationStore", _FaultyStepStore(self._store.conversations, self._plan))
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the store has
         attribute = getattr(self._store, name)

@@ -20,6 +20,7 @@ from stores.errors import DamagedSnapshotError, StoreConfigurationError
 from stores.histories import MessageLog, Range, history_of, positions_in
 from stores.identifiers import check_identifier
 from stores.memory_attempts import Gates, InMemoryAttempts
+from stores.memory_conversations import ConversationTables, InMemoryConversations
 from stores.paging import (
     DEFAULT_PAGE_SIZE,
     RunCursor,
@@ -133,6 +134,7 @@ class LocalStepStore(SingleWrites, ABC):
         self._workspace_id = check_identifier("workspace_id", workspace_id)
         self._bound = check_bound(max_snapshots_per_run)
         self._gates: Gates = {}
+        self._conversations = ConversationTables()
 
     @abstractmethod
     def _session(
@@ -165,6 +167,11 @@ class LocalStepStore(SingleWrites, ABC):
     def attempts(self) -> InMemoryAttempts:
         """Kept in this process: no worker writes here, so no other one makes an attempt."""
         return InMemoryAttempts(self._gates, workspace_id=self._workspace_id)
+
+    @property
+    def conversations(self) -> InMemoryConversations:
+        """Kept in this process: no worker writes here. See `SqliteConversationStore` for a file."""
+        return InMemoryConversations(self._conversations, workspace_id=self._workspace_id)
 
     @property
     def workspace_id(self) -> str:

@@ -21,6 +21,7 @@ from stores.errors import DamagedSnapshotError
 from stores.histories import MessageChanges, MessageLog, history_of, positions_in
 from stores.identifiers import DEFAULT_WORKSPACE, check_identifier
 from stores.memory_attempts import Gates, InMemoryAttempts
+from stores.memory_conversations import ConversationTables, InMemoryConversations
 from stores.paging import DEFAULT_PAGE_SIZE, check_page_size, decode_cursor, given, page_of
 from stores.planning import CommitPlan, CommitPlanner, Existing
 from stores.preparing import PreparedCommit, prepare
@@ -75,11 +76,17 @@ class InMemoryStepStore(SingleWrites):
         self._bound = check_bound(max_snapshots_per_run)
         self._tables = Tables()
         self._gates: Gates = {}
+        self._conversations = ConversationTables()
 
     @property
     def attempts(self) -> InMemoryAttempts:
         """The attempts of tool calls in this workspace."""
         return InMemoryAttempts(self._gates, workspace_id=self._workspace_id)
+
+    @property
+    def conversations(self) -> InMemoryConversations:
+        """See `StepStore.conversations`."""
+        return InMemoryConversations(self._conversations, workspace_id=self._workspace_id)
 
     @property
     def workspace_id(self) -> str:
@@ -91,6 +98,7 @@ class InMemoryStepStore(SingleWrites):
         store = InMemoryStepStore(workspace_id=workspace_id, max_snapshots_per_run=self._bound)
         store._tables = self._tables
         store._gates = self._gates
+        store._conversations = self._conversations
         return store
 
     async def initialise(self) -> list[str]:

@@ -4,6 +4,7 @@ from typing import Protocol
 
 from stores.attempts import AttemptStore
 from stores.commits import Commit, CommitHead, CommitResult
+from stores.conversations import ConversationStore
 from stores.records import (
     ContinuableSnapshot,
     RunPage,
@@ -34,6 +35,11 @@ class StepStore(Protocol):
     @property
     def attempts(self) -> AttemptStore:
         """The attempts of tool calls in this workspace, which a worker's activities record."""
+        ...
+
+    @property
+    def conversations(self) -> ConversationStore:
+        """The conversations of this workspace."""
         ...
 
     def for_workspace(self, workspace_id: str) -> "StepStore":

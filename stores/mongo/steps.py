@@ -16,6 +16,7 @@ from stores.identifiers import DEFAULT_WORKSPACE, check_identifier
 from stores.mongo.attempts import MongoAttempts
 from stores.mongo.client import Client, Database, MongoConnection
 from stores.mongo.commit import MongoCommits
+from stores.mongo.conversations import MongoConversations
 from stores.mongo.documents import (
     MAX_PLAIN_RANGES,
     Document,
@@ -116,6 +117,11 @@ class MongoStepStore(SingleWrites):
     def attempts(self) -> MongoAttempts:
         """The attempts of tool calls in this workspace."""
         return MongoAttempts(self._connection, workspace_id=self._workspace_id)
+
+    @property
+    def conversations(self) -> MongoConversations:
+        """See `StepStore.conversations`."""
+        return MongoConversations(self._connection, workspace_id=self._workspace_id)
 
     def for_workspace(self, workspace_id: str) -> "MongoStepStore":
         """See `StepStore.for_workspace`."""

@@ -1,21 +1,19 @@
-"""Every behaviour has a test that says so, and the page of its list tells which."""
+"""Every behaviour has a test that says so, and its page tells which."""
 
 import pytest
 
 from tests.spec.table import PAGES, behaviours, codes_of, marked_tests, page
 
-LISTED = [each for name in PAGES for each in behaviours(name)]
-
 
 def test_every_behaviour_that_is_not_for_later_is_shown_by_a_test() -> None:
     shown = {each.code for each in marked_tests()}
 
-    owned = [each.code for each in LISTED if each.issue is None]
+    owned = [each.code for each in behaviours() if each.issue is None]
     assert [code for code in owned if code not in shown] == []
 
 
 def test_every_code_that_a_test_names_is_known() -> None:
-    known = {each.code for each in LISTED}
+    known = {each.code for each in behaviours()}
 
     assert [each for each in marked_tests() if each.code not in known] == []
 

@@ -1,6 +1,6 @@
 """Which behaviour is shown by which test: lists of behaviours joined with the marks of the tests.
 
-`python -m tests.spec.table` writes the table of each list below the introduction of its page.
+`python -m tests.spec.table` writes each result below the introduction of its page.
 """
 
 import ast
@@ -17,7 +17,8 @@ PAGES = {
     "behaviours.toml": ROOT / "docs" / "step-persistence.md",
     "conversations.toml": ROOT / "docs" / "conversations.md",
 }
-"""Each list of behaviours, and the page that its table belongs to."""
+"""By the list whose behaviours a page tells."""
+
 BEGIN = "<!-- Written by `make docs` from here on. -->"
 
 
@@ -41,8 +42,12 @@ class Shown:
     code: str
 
 
-def behaviours(name: str) -> list[Behaviour]:
-    """All behaviours of a list, in its order."""
+def behaviours(*lists: str) -> list[Behaviour]:
+    """The behaviours of these lists, of all by default, in their order."""
+    return [each for name in lists or PAGES for each in _behaviours_in(name)]
+
+
+def _behaviours_in(name: str) -> list[Behaviour]:
     sections = tomllib.loads(Path(__file__).with_name(name).read_text())
     return TypeAdapter(list[Behaviour]).validate_python(
         [
@@ -135,5 +140,5 @@ def _evidence(behaviour: Behaviour, tests: list[Shown] | None) -> str:
 
 
 if __name__ == "__main__":
-    for each_name, path in PAGES.items():
-        path.write_text(page(each_name))
+    for each, path in PAGES.items():
+        path.write_text(page(each))
