@@ -23,6 +23,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Interceptor, Replayer, Worker
 
 from activities.boundaries import BoundaryActivities
+from activities.conversations import ConversationActivities
 from activities.heartbeat import HeartbeatInterceptor
 from activities.history import HistoryActivities
 from activities.reconciling import ReconcileActivities
@@ -90,6 +91,7 @@ def build_worker(
     )
     reconciling = ReconcileActivities(find_reconcile)
     history = HistoryActivities(store)
+    conversations = ConversationActivities(store)
     return Worker(
         client,
         task_queue=settings.task_queue,
@@ -99,6 +101,7 @@ def build_worker(
             history.load_history,
             history.load_usage,
             reconciling.reconcile_tool_effect,
+            *conversations.activities,
             *activities,
         ],
         plugins=[AgentPlugin(agent) for agent in agents],

@@ -53,6 +53,8 @@ class ConversationRecord:
     max_turns: int = 20
     max_tokens: int | None = None
     principal: str | None = None
+    settings: str = "{}"
+    """JSON: how its turns are run, as whoever began it chose."""
     path_revision: int = 0
     turn_count: int = 0
     """Turns so far, inherited ones among them: the position of the next one."""
@@ -153,6 +155,7 @@ class ConversationSpec:
     max_turns: int = 20
     max_tokens: int | None = None
     principal: str | None = None
+    settings: str = "{}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -263,6 +263,7 @@ async def _begin(
         max_turns=spec.max_turns,
         max_tokens=spec.max_tokens,
         principal=spec.principal,
+        settings=spec.settings,
         created_at=now,
         updated_at=now,
     )

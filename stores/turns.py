@@ -69,6 +69,20 @@ class TurnStore(ABC):
 
         return await self._transact(f"admit a message to {conversation_id!r}", work)
 
+    async def find_message(
+        self, conversation_id: str, message: SubmittedMessage
+    ) -> Admission | None:
+        """What the message led to before; `None`: nobody has sent it.
+
+        Raises:
+            ConversationNotFoundError, ConversationClosedError, MessageIdTakenError: not retryable.
+        """
+
+        async def work(rows: ConversationRows) -> Admission | None:
+            return await find_admission(rows, await open_head(rows, conversation_id), message)
+
+        return await self._transact(f"look for a message to {conversation_id!r}", work)
+
     async def regenerate(
         self, conversation_id: str, position: int, message: SubmittedMessage, *, now: datetime
     ) -> Admission:
@@ -106,12 +120,9 @@ class TurnStore(ABC):
         *,
         now: datetime,
     ) -> Admission:
-        """Journal what a user says to the run of a variant.
+        """Journal what a user said to the run of a variant, which has it already.
 
         Repeats: as `admit`.
-
-        Raises:
-            TurnStateError: that answer is finished. Not retryable.
         """
 
         async def work(rows: ConversationRows) -> Admission:
@@ -121,11 +132,10 @@ class TurnStore(ABC):
                 return known
             turn = await known_turn(rows, head, position)
             variant = await known_variant(rows, turn, number)
-            if variant.status not in UNFINISHED:
-                problem = f"turn {position} is {variant.status}; there is nothing to steer"
-                raise TurnStateError(conversation_id, problem)
-            steered = replace(variant, steers=(*variant.steers, storable(message.text)))
-            await rows.put_variants([steered])
+            steered = variant
+            if variant.status in UNFINISHED:  # else what its run says was taken from its history
+                steered = replace(variant, steers=(*variant.steers, storable(message.text)))
+                await rows.put_variants([steered])
             if number == turn.active_variant:
                 await rows.put_turns([replace(turn, steers=steered.steers)])
             receipt = receipt_of(head, message, position, number)

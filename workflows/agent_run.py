@@ -1,6 +1,7 @@
 """The workflow `agent_run`: one run of one agent."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -10,7 +11,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 with workflow.unsafe.imports_passed_through():
     from pydantic import TypeAdapter, ValidationError
     from pydantic_ai import Agent
-    from pydantic_ai.messages import ModelMessage
+    from pydantic_ai.messages import ModelMessage, UserContent
     from pydantic_ai.settings import ModelSettings
     from pydantic_ai.usage import UsageLimits
     from pydantic_core import to_jsonable_python
@@ -30,12 +31,14 @@ with workflow.unsafe.imports_passed_through():
     from workflows.parking import parking_of_execution
     from workflows.payloads import describe
     from workflows.pending import check_prompt
+    from workflows.steering import Steer, steering_of_execution
     from workflows.submission import (
         RunOrigin,
         RunSubmission,
         current_submission,
         delegation_depth,
     )
+    from workflows.turn_input import begin_turn
 
 
 @workflow.defn(name=names.AGENT_RUN)
@@ -80,7 +83,7 @@ class AgentRunWorkflow:
     async def _run(self, request: AgentRunInput, journal: Journal) -> AgentRunOutput:
         run_id = _checked_run_id(workflow.info().workflow_id)
         agent = find_agent(request.agent)
-        deps = _validated_deps(agent, request.deps)
+        deps = _validated_deps(agent, _given_deps(agent, request))
         beginning = await _load_history(request, run_id)
         conversation_id = beginning.conversation_id
         await self._open(journal, run_id, request, conversation_id)
@@ -95,7 +98,7 @@ class AgentRunWorkflow:
         )
         delegation_depth.set(request.delegation_depth)
         result = await agent.run(
-            request.prompt,
+            beginning.prompt,
             message_history=beginning.history,
             run_id=run_id,
             conversation_id=conversation_id,
@@ -111,7 +114,13 @@ class AgentRunWorkflow:
             output=to_jsonable_python(result.output),
             usage=result.usage,
             message_count=len(messages),
+            undelivered_steers=steering_of_execution().undelivered,
         )
+
+    @workflow.signal(name=names.STEER_SIGNAL)
+    def steer(self, steer: Steer) -> None:
+        """What a user says to the run in progress."""
+        steering_of_execution().take(steer)
 
     @workflow.query(name=names.STATUS_QUERY)
     def status(self) -> AgentRunStatus:
@@ -193,6 +202,12 @@ def _checked_run_id(run_id: str) -> str:
         ) from error
 
 
+def _given_deps(agent: Agent[Any, Any], request: AgentRunInput) -> object:
+    if request.deps is None and request.turn is not None:
+        return request.turn.deps_for(agent)
+    return request.deps
+
+
 def _validated_deps(agent: Agent[Any, Any], deps: object) -> object:
     if deps is None and agent.deps_type is type(None):
         return None
@@ -209,6 +224,7 @@ class _Beginning:
     history: list[ModelMessage] | None
     conversation_id: str
     origin: RunOrigin
+    prompt: str | Sequence[UserContent] | None
 
 
 async def _load_history(request: AgentRunInput, run_id: str) -> _Beginning:
@@ -217,9 +233,24 @@ async def _load_history(request: AgentRunInput, run_id: str) -> _Beginning:
     A continuation stays in its conversation; any other run that names none opens one of its own id.
     """
     source = request.continue_from or request.fork_from
+    conversation_id = request.conversation_id or run_id
+    if request.turn is not None:
+        begun = await begin_turn(
+            request.turn, conversation_id=conversation_id, workspace_id=request.workspace_id
+        )
+        return _Beginning(
+            history=begun.messages or None,
+            conversation_id=conversation_id,
+            origin=RunOrigin(),
+            prompt=begun.prompt,
+        )
     if source is None:
-        conversation_id = request.conversation_id or run_id
-        return _Beginning(history=None, conversation_id=conversation_id, origin=RunOrigin())
+        return _Beginning(
+            history=None,
+            conversation_id=conversation_id,
+            origin=RunOrigin(),
+            prompt=request.prompt,
+        )
     try:
         loaded = await workflow.execute_activity(
             "load_history",
@@ -248,4 +279,5 @@ async def _load_history(request: AgentRunInput, run_id: str) -> _Beginning:
             forked_from=request.fork_from,
             from_snapshot=loaded.snapshot_sequence,
         ),
+        prompt=request.prompt,
     )

@@ -13,6 +13,7 @@ from pydantic_ai.usage import RunUsage, UsageLimits
 from stores.identifiers import DEFAULT_WORKSPACE, check_identifier
 from stores.records import RunState
 from workflows.payloads import SubmittedInput
+from workflows.turn_input import TurnPlace
 
 
 class AgentRunInput(SubmittedInput):
@@ -26,6 +27,8 @@ class AgentRunInput(SubmittedInput):
     A fork begins at the newest snapshot, or at the one of sequence `at_snapshot`, or at the newest
     of step `at_step`. Tool effects whose outcome nobody knows are crossed only with
     `accept_unresolved`.
+
+    With `turn` the run answers a turn of `conversation_id`, whose prompt and history are loaded.
     """
 
     agent: str
@@ -46,6 +49,7 @@ class AgentRunInput(SubmittedInput):
     at_snapshot: int | None = None
     at_step: int | None = None
     accept_unresolved: bool = False
+    turn: TurnPlace | None = None
 
     @field_validator(
         "conversation_id", "parent_run_id", "workspace_id", "continue_from", "fork_from"
@@ -65,6 +69,11 @@ class AgentRunInput(SubmittedInput):
         if self.at_snapshot is not None and self.at_step is not None:
             message = "at_snapshot and at_step exclude each other; name one place"
             raise ValueError(message)
+        if self.turn is not None:
+            if self.conversation_id is None or self.continue_from or self.fork_from or self.prompt:
+                message = "turn needs conversation_id, and brings prompt and history by itself"
+                raise ValueError(message)
+            return self
         if self.prompt is None and not (self.continue_from or self.fork_from):
             message = "prompt is missing; only a run with continue_from or fork_from may go without"
             raise ValueError(message)
@@ -79,6 +88,8 @@ class AgentRunOutput(BaseModel):
     output: Any
     usage: RunUsage
     message_count: int
+    undelivered_steers: tuple[str, ...] = ()
+    """Ids of messages that came when the run had said its last word."""
 
 
 class AgentRunStatus(BaseModel):

@@ -47,6 +47,7 @@ from workflows.names import EFFECT_POLICIES_PATCH, STEP_PERSISTENCE
 from workflows.notices import SnapshotSaved, notice_of
 from workflows.pending import MissingToolsError, check_pending_calls
 from workflows.recorder import CANCELLED, Failure, RunRecorder
+from workflows.steering import steering_of_execution
 from workflows.submission import RunOrigin, current_run_id, current_submission
 from workflows.tool_calls import ToolCalls
 from workflows.transcript import is_settled
@@ -258,6 +259,8 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
         A taken run id is an error here outside a workflow, inside one at the first barrier.
         """
         self._is_gated = workflow.in_workflow() and workflow.patched(EFFECT_POLICIES_PATCH)
+        if workflow.in_workflow() and self.recorder.run_id == workflow.info().workflow_id:
+            steering_of_execution().bind(ctx)
         await self.recorder.register(
             conversation_id=ctx.conversation_id,
             parent_run_id=self.parent_run_id,

@@ -70,3 +70,6 @@ MODEL_ACTIVITY = ActivityConfig(
     retry_policy=RetryPolicy(maximum_attempts=TOOL_ATTEMPTS),
 )
 """A model may think for minutes; the heartbeat, not the timeout, notices a lost worker."""
+
+AWAIT_RUN_TIMEOUT = timedelta(days=7)
+"""Of waiting for a run that goes on by itself; its worker's loss is noticed by the heartbeat."""
