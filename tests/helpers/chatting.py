@@ -1,9 +1,11 @@
 """An agent for conversations whose model is a function, and what that function was asked."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 
 from pydantic_ai import Agent
 from pydantic_ai.capabilities import ProcessHistory
+from pydantic_ai.exceptions import UserError
 from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
@@ -32,10 +34,14 @@ def prompts(messages: list[ModelMessage]) -> list[str]:
 
 
 class EchoModel:
-    """Answers, and keeps the messages of each request."""
+    """Answers, and keeps the messages of each request.
+
+    A request whose first words are `wait` is answered when `gate` is set, one of `fail` not at all.
+    """
 
     def __init__(self) -> None:
         self.seen: list[list[ModelMessage]] = []
+        self.gate = asyncio.Event()
 
     @property
     def model(self) -> FunctionModel:
@@ -49,8 +55,15 @@ class EchoModel:
         self.seen.append(list(messages))
         return CHUNKS.get(prompts(messages)[-1], [f"reply {len(self.seen)}"])
 
-    def _whole(self, messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
-        return ModelResponse(parts=[TextPart("".join(self._chunks(messages)))])
+    async def _whole(self, messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
+        chunks = self._chunks(messages)
+        newest = prompts(messages)[-1]
+        if newest.startswith("wait"):
+            await self.gate.wait()
+        if newest.startswith("fail"):
+            message = "the model is gone"
+            raise UserError(message)
+        return ModelResponse(parts=[TextPart("".join(chunks))])
 
     async def _streamed(self, messages: list[ModelMessage], _: AgentInfo) -> AsyncGenerator[str]:
         for chunk in self._chunks(messages):
