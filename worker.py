@@ -26,6 +26,7 @@ from activities.boundaries import BoundaryActivities
 from activities.conversations import ConversationActivities
 from activities.heartbeat import HeartbeatInterceptor
 from activities.history import HistoryActivities
+from activities.naming import NamingActivities
 from activities.reconciling import ReconcileActivities
 from agents.registry import load_agents
 from client import DATA_CONVERTER, connect
@@ -102,6 +103,7 @@ def build_worker(
             history.load_usage,
             reconciling.reconcile_tool_effect,
             *conversations.activities,
+            NamingActivities(store).name_conversation,
             *activities,
         ],
         plugins=[AgentPlugin(agent) for agent in agents],

@@ -21,7 +21,8 @@ with workflow.unsafe.imports_passed_through():
         OpenConversationRequest,
         OpenConversationResult,
     )
-    from workflows import names
+    from activities.naming import NameConversationRequest, NameConversationResult
+    from workflows import names, policies
     from workflows.conversation_journal import ConversationJournal
     from workflows.conversation_models import (
         ArchiveRequest,
@@ -63,6 +64,7 @@ class ConversationWorkflow:
         self._turns = 0
         self._updates = 0
         self._is_closing = False
+        self._naming: workflow.ActivityHandle[NameConversationResult] | None = None
         self._steers: dict[str, SayRequest] = {}
         """Given to the turn in progress; forgotten with it."""
 
@@ -72,14 +74,20 @@ class ConversationWorkflow:
         await self._open()
         while self._refusal is None:
             if self._must_recycle():
-                await workflow.wait_condition(workflow.all_handlers_finished)
+                await self._settle()
                 workflow.continue_as_new(request)
             if self._queue:
                 await self._answer(self._queue[0])
             elif self._is_closing or not await self._is_awoken():
-                await workflow.wait_condition(workflow.all_handlers_finished)
+                await self._settle()
                 if not self._queue:
                     return
+        await workflow.wait_condition(workflow.all_handlers_finished)
+
+    async def _settle(self) -> None:
+        """Nothing is in progress any more: no handler, and no name being made."""
+        if self._naming is not None:
+            await asyncio.wait([self._naming])
         await workflow.wait_condition(workflow.all_handlers_finished)
 
     def _must_recycle(self) -> bool:
@@ -161,12 +169,29 @@ class ConversationWorkflow:
         await self._finish(answer, outcome)
         self._turns += 1
         self._running = None
+        self._name()
         steers, self._steers = self._steers, {}
         for message_id in outcome.undelivered:
             said = steers.get(message_id)
             if said is not None:  # it came when the run had said its last word: a turn of its own
                 late = said.model_copy(update={"message_id": f"{message_id}/late"})
                 await self._admit(late)
+
+    def _name(self) -> None:
+        """Have a title made beside the next turn; one at a time, and none that fails matters."""
+        settings = self._known_settings
+        if settings.names_itself and (self._naming is None or self._naming.done()):
+            self._naming = workflow.start_activity(
+                "name_conversation",
+                NameConversationRequest(
+                    conversation_id=self._request.conversation_id,
+                    workspace_id=self._request.workspace_id,
+                    model=settings.namer_model,
+                ),
+                result_type=NameConversationResult,
+                start_to_close_timeout=policies.NAMING_TIMEOUT,
+                retry_policy=policies.NAMING_RETRIES,
+            )
 
     async def _finish(self, answer: AnswerHandle, outcome: TurnOutcome) -> None:
         request = FinishTurnRequest(

@@ -73,3 +73,9 @@ MODEL_ACTIVITY = ActivityConfig(
 
 AWAIT_RUN_TIMEOUT = timedelta(days=7)
 """Of waiting for a run that goes on by itself; its worker's loss is noticed by the heartbeat."""
+
+NAMING_TIMEOUT = timedelta(seconds=90)
+"""Of one attempt; the namer gives up after 60 s by itself."""
+
+NAMING_RETRIES = RetryPolicy(maximum_attempts=2)
+"""Then the next turn tries again."""

@@ -12,10 +12,11 @@ from pydantic_ai.durable_exec.temporal import PydanticAIPlugin
 from temporalio import workflow
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
-from activities import boundaries, conversations, history, reconciling
+from activities import boundaries, conversations, history, naming, reconciling
 from activities.boundaries import BoundaryActivities
 from activities.conversations import ConversationActivities
 from activities.history import HistoryActivities
+from activities.naming import NamingActivities
 from activities.reconciling import ReconcileActivities
 from agents.assistant import agent as assistant
 from agents.conversation.agent import chat_agent
@@ -83,6 +84,7 @@ def test_activity_names() -> None:
         loading.load_usage,
         reconciling_tools.reconcile_tool_effect,
         *ConversationActivities(store).activities,
+        NamingActivities(store).name_conversation,
     ]
     assert [activity_name(each) for each in registered] == [
         "registration_identity",
@@ -103,6 +105,7 @@ def test_activity_names() -> None:
         "fork_conversation",
         "await_run",
         "read_conversation",
+        "name_conversation",
     ]
 
 
@@ -454,6 +457,11 @@ FIELDS: dict[type[BaseModel], tuple[list[str], list[str]]] = {
         ["max_tokens", "max_turns", "number", "position"],
         ["number", "position"],
     ),
+    naming.NameConversationRequest: (
+        ["conversation_id", "model", "workspace_id"],
+        ["conversation_id"],
+    ),
+    naming.NameConversationResult: (["is_named"], ["is_named"]),
     agent_run_models.AgentRunInput: (
         [
             "accept_unresolved",
