@@ -119,6 +119,7 @@ class BeginTurnResult(BaseModel):
 
     prompt: str
     messages: list[ModelMessage] = []
+    path_revision: int = 0
 
 
 class FinishTurnRequest(_Request):
@@ -280,13 +281,16 @@ class ConversationActivities:
                 max_tokens=request.max_tokens,
             )
         )
-        return BeginTurnResult(prompt=turn.record.prompt, messages=messages)
+        return BeginTurnResult(
+            prompt=turn.record.prompt, messages=messages, path_revision=variant.path_revision
+        )
 
     @activity.defn(name="finish_turn")
     async def finish_turn(self, request: FinishTurnRequest) -> FinishTurnResult:
         """Record how an answer ended, with its words as the run's snapshot has them."""
         store = self._store.for_workspace(request.workspace_id)
         text = await _told(text_of_run(store, request.run_id))
+        run = await _told(store.get_run(run_id=request.run_id))  # as a rebuilt row has it
         ended = await _told(
             store.conversations.finish_variant(
                 request.conversation_id,
@@ -294,8 +298,8 @@ class ConversationActivities:
                 request.number,
                 status=request.status,
                 text=text,
-                error=request.error,
-                now=self._now(),
+                error=run.error if run else request.error,
+                now=run.ended_at if run and run.ended_at else self._now(),
             )
         )
         return FinishTurnResult(status=ended.status)

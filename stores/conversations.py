@@ -75,7 +75,7 @@ class ConversationStore(TurnStore):
         async def work(rows: ConversationRows) -> ConversationRecord:
             found = await rows.find_conversation(conversation_id)
             if found is None and spec is not None:
-                return await _begin(rows, conversation_id, spec, now)
+                return await begin_conversation(rows, conversation_id, spec, now)
             head = await open_head(rows, conversation_id)
             if spec is not None and spec.agent != head.agent:
                 problem = (
@@ -85,7 +85,7 @@ class ConversationStore(TurnStore):
                 raise ConversationConflict(conversation_id, problem)
             return head
 
-        return await self._transact(f"open conversation {conversation_id!r}", work)
+        return await self.transact(f"open conversation {conversation_id!r}", work)
 
     async def find(self, conversation_id: str) -> ConversationRecord | None:
         """The head; `None` when this workspace has none, or it was deleted."""
@@ -94,7 +94,7 @@ class ConversationStore(TurnStore):
             head = await rows.find_conversation(conversation_id)
             return None if head is None or head.state == "deleted" else head
 
-        return await self._transact(f"read conversation {conversation_id!r}", work)
+        return await self.transact(f"read conversation {conversation_id!r}", work)
 
     async def workspace_public_id(self, *, now: datetime) -> str:
         """The workspace's public id, made now if it has none."""
@@ -102,7 +102,7 @@ class ConversationStore(TurnStore):
         async def work(rows: ConversationRows) -> str:
             return await _workspace_public_id(rows, now)
 
-        return await self._transact("name the workspace", work)
+        return await self.transact("name the workspace", work)
 
     async def listing(
         self,
@@ -133,7 +133,7 @@ class ConversationStore(TurnStore):
                 query.casefold(), archived=archived, limit=limit, offset=offset
             )
 
-        return await self._transact("list conversations", work)
+        return await self.transact("list conversations", work)
 
     async def name(
         self,
@@ -175,7 +175,7 @@ class ConversationStore(TurnStore):
             await rows.put_conversation(head)
             return head, is_stale
 
-        head, is_stale = await self._transact(f"name conversation {conversation_id!r}", work)
+        head, is_stale = await self.transact(f"name conversation {conversation_id!r}", work)
         if is_stale:
             problem = "it has a manual or newer name, or went on since the name was made"
             raise ConversationConflict(conversation_id, problem)
@@ -190,7 +190,7 @@ class ConversationStore(TurnStore):
             await rows.put_conversation(changed)
             return changed
 
-        return await self._transact(f"archive conversation {conversation_id!r}", work)
+        return await self.transact(f"archive conversation {conversation_id!r}", work)
 
     async def close(self, conversation_id: str, *, now: datetime) -> ConversationRecord:
         """End the conversation: it is read and forked, and takes nothing more. May be repeated."""
@@ -201,7 +201,7 @@ class ConversationStore(TurnStore):
             await rows.put_conversation(changed)
             return changed
 
-        return await self._transact(f"close conversation {conversation_id!r}", work)
+        return await self.transact(f"close conversation {conversation_id!r}", work)
 
     async def fork(
         self, conversation_id: str, *, at_position: int, into: str, now: datetime
@@ -225,7 +225,7 @@ class ConversationStore(TurnStore):
                 batch = _Batch(conversation_id, into, at_position, range(begin, end))
                 return await _inherit(rows, batch, now)
 
-            forked = await self._transact(f"fork conversation {conversation_id!r}", work)
+            forked = await self.transact(f"fork conversation {conversation_id!r}", work)
             if forked is not None:
                 return forked
             begin = end
@@ -250,9 +250,10 @@ def _is_newer(head: ConversationRecord, seen: ConversationRecord | None) -> bool
     )
 
 
-async def _begin(
+async def begin_conversation(
     rows: ConversationRows, conversation_id: str, spec: ConversationSpec, now: datetime
 ) -> ConversationRecord:
+    """A conversation without turns, and the workspace where it is the first one."""
     await _workspace_public_id(rows, now)
     head = ConversationRecord(
         conversation_id=conversation_id,

@@ -67,11 +67,12 @@ class InMemoryConversations(ConversationStore):
         """See `ConversationStore.workspace_id`."""
         return self._workspace_id
 
-    async def _transact(
+    async def transact(
         self,
         attempt: str,  # noqa: ARG002 - nothing fails here
         work: Callable[[ConversationRows], Awaitable[Result]],
     ) -> Result:
+        """See `TurnStore.transact`."""
         async with self._tables.lock:
             changed = self._tables.copied()
             result = await work(_Rows(changed, self._workspace_id))

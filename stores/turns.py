@@ -46,10 +46,15 @@ class TurnStore(ABC):
     """The part of a `ConversationStore` that is about turns."""
 
     @abstractmethod
-    async def _transact(
+    async def transact(
         self, attempt: str, work: Callable[[ConversationRows], Awaitable[Result]]
     ) -> Result:
-        """Do the work in one transaction; it may be done several times."""
+        """Do the work in one transaction; it may be done several times.
+
+        Args:
+            attempt: what is tried, in words, for an error.
+            work: reads and puts rows, and changes nothing else.
+        """
 
     async def admit(
         self, conversation_id: str, message: SubmittedMessage, *, now: datetime
@@ -67,7 +72,7 @@ class TurnStore(ABC):
             known = await find_admission(rows, head, message)
             return known or await append_turn(rows, head, message, now)
 
-        return await self._transact(f"admit a message to {conversation_id!r}", work)
+        return await self.transact(f"admit a message to {conversation_id!r}", work)
 
     async def find_message(
         self, conversation_id: str, message: SubmittedMessage
@@ -81,7 +86,7 @@ class TurnStore(ABC):
         async def work(rows: ConversationRows) -> Admission | None:
             return await find_admission(rows, await open_head(rows, conversation_id), message)
 
-        return await self._transact(f"look for a message to {conversation_id!r}", work)
+        return await self.transact(f"look for a message to {conversation_id!r}", work)
 
     async def regenerate(
         self, conversation_id: str, position: int, message: SubmittedMessage, *, now: datetime
@@ -109,7 +114,7 @@ class TurnStore(ABC):
             await rows.put_conversation(moved(head, now, order_count=head.order_count + 1))
             return Admission(turn=turn, variant=variant, is_new=True)
 
-        return await self._transact(f"regenerate turn {position} of {conversation_id!r}", work)
+        return await self.transact(f"regenerate turn {position} of {conversation_id!r}", work)
 
     async def add_steer(
         self,
@@ -143,7 +148,7 @@ class TurnStore(ABC):
             await rows.put_conversation(moved(head, now))
             return Admission(turn=turn, variant=steered, is_new=True)
 
-        return await self._transact(f"steer turn {position} of {conversation_id!r}", work)
+        return await self.transact(f"steer turn {position} of {conversation_id!r}", work)
 
     async def begin_variant(
         self, conversation_id: str, position: int, number: int, *, now: datetime
@@ -160,7 +165,7 @@ class TurnStore(ABC):
                 await rows.put_conversation(moved(head, now))
             return Turn(record=turn, variants=(variant,))
 
-        return await self._transact(f"begin turn {position} of {conversation_id!r}", work)
+        return await self.transact(f"begin turn {position} of {conversation_id!r}", work)
 
     async def finish_variant(
         self,
@@ -198,7 +203,7 @@ class TurnStore(ABC):
             await rows.put_conversation(moved(head, now))
             return ended
 
-        return await self._transact(f"finish turn {position} of {conversation_id!r}", work)
+        return await self.transact(f"finish turn {position} of {conversation_id!r}", work)
 
     async def select_variant(
         self, conversation_id: str, position: int, number: int, *, now: datetime
@@ -227,7 +232,7 @@ class TurnStore(ABC):
             await rows.put_conversation(moved(head, now, path_revision=path))
             return selected
 
-        return await self._transact(f"select a variant in {conversation_id!r}", work)
+        return await self.transact(f"select a variant in {conversation_id!r}", work)
 
     async def set_visibility(
         self,
@@ -262,7 +267,7 @@ class TurnStore(ABC):
             await rows.put_conversation(moved(head, now, path_revision=path))
             return changed
 
-        return await self._transact(f"show or hide a turn of {conversation_id!r}", work)
+        return await self.transact(f"show or hide a turn of {conversation_id!r}", work)
 
     async def list_unfinished(self, conversation_id: str) -> list[tuple[TurnRecord, VariantRecord]]:
         """The queue: answers that were asked for and have not ended, in order."""
@@ -274,7 +279,7 @@ class TurnStore(ABC):
                 for each in await rows.list_unfinished(conversation_id)
             ]
 
-        return await self._transact(f"read the queue of {conversation_id!r}", work)
+        return await self.transact(f"read the queue of {conversation_id!r}", work)
 
     async def list_turns(
         self,
@@ -306,4 +311,4 @@ class TurnStore(ABC):
             )
             return await with_variants(rows, conversation_id, found)
 
-        return await self._transact(f"read turns of {conversation_id!r}", work)
+        return await self.transact(f"read turns of {conversation_id!r}", work)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from temporalio import workflow
@@ -18,6 +18,7 @@ with workflow.unsafe.imports_passed_through():
 
     from activities.history import LoadHistoryRequest, LoadHistoryResult
     from stores.identifiers import check_identifier
+    from stores.rebuilding import PATH_METADATA
     from stores.records import RunState
     from workflows import names, policies
     from workflows.agent_run_models import (
@@ -92,7 +93,7 @@ class AgentRunWorkflow:
                 run_id=run_id,
                 parent_run_id=request.parent_run_id,
                 principal=request.principal,
-                metadata=request.metadata,
+                metadata={**request.metadata, **beginning.metadata},
                 origin=beginning.origin,
             )
         )
@@ -225,6 +226,7 @@ class _Beginning:
     conversation_id: str
     origin: RunOrigin
     prompt: str | Sequence[UserContent] | None
+    metadata: dict[str, str] = field(default_factory=dict[str, str])
 
 
 async def _load_history(request: AgentRunInput, run_id: str) -> _Beginning:
@@ -243,6 +245,7 @@ async def _load_history(request: AgentRunInput, run_id: str) -> _Beginning:
             conversation_id=conversation_id,
             origin=RunOrigin(),
             prompt=begun.prompt,
+            metadata={PATH_METADATA: str(begun.path_revision)},
         )
     if source is None:
         return _Beginning(

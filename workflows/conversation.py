@@ -87,7 +87,7 @@ class ConversationWorkflow:
     async def _settle(self) -> None:
         """Nothing is in progress any more: no handler, and no name being made."""
         if self._naming is not None:
-            await asyncio.wait([self._naming])
+            await asyncio.gather(self._naming, return_exceptions=True)
         await workflow.wait_condition(workflow.all_handlers_finished)
 
     def _must_recycle(self) -> bool:

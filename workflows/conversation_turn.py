@@ -21,13 +21,11 @@ from temporalio.workflow import (
 
 from activities.conversations import AnswerHandle, AwaitRunRequest, AwaitRunResult
 from stores.conversation_records import VariantStatus
+from stores.rebuilding import TURN_METADATA
 from workflows import names, policies
 from workflows.agent_run_models import AgentRunInput, AgentRunOutput
 from workflows.conversation_models import ConversationSettings
 from workflows.turn_input import TurnPlace
-
-TURN_METADATA = "turn"
-"""Key in a run's metadata: JSON that says which answer it gives, so that rows can be rebuilt."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,9 +49,10 @@ class MongoConversations(ConversationStore):
         """See `ConversationStore.workspace_id`."""
         return self._workspace_id
 
-    async def _transact(
+    async def transact(
         self, attempt: str, work: Callable[[ConversationRows], Awaitable[Result]]
     ) -> Result:
+        """See `TurnStore.transact`."""
         database = self._connection.database
 
         async def run(session: AsyncClientSession) -> Result:

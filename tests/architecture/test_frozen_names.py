@@ -24,7 +24,7 @@ from agents.orders import agent as orders
 from agents.scripted import agent as scripted
 from client import DATA_CONVERTER
 from sandbox import workflow_runner
-from stores import operations
+from stores import operations, rebuilding
 from stores.conversation_rows import turn_run_id
 from stores.memory import InMemoryStepStore
 from workflows import (
@@ -121,6 +121,7 @@ def test_other_names() -> None:
     assert names.LINEAGE_HEADER == "perdure-lineage"
     assert names.RESOLVE_UPDATE == "resolve_tool_effect"
     assert names.EFFECT_POLICIES_PATCH == "effect-policies"
+    assert (rebuilding.TURN_METADATA, rebuilding.PATH_METADATA) == ("turn", "turn_path")
     bundled = (scripted.name, assistant.name, orders.name, chat_agent.name)
     assert bundled == ("scripted", "assistant", "orders", "conversation")
 
@@ -371,7 +372,7 @@ FIELDS: dict[type[BaseModel], tuple[list[str], list[str]]] = {
         ["conversation_id", "max_tokens", "max_turns", "number", "position", "workspace_id"],
         ["conversation_id", "max_turns", "number", "position"],
     ),
-    conversations.BeginTurnResult: (["messages", "prompt"], ["prompt"]),
+    conversations.BeginTurnResult: (["messages", "path_revision", "prompt"], ["prompt"]),
     conversations.FinishTurnRequest: (
         ["conversation_id", "error", "number", "position", "run_id", "status", "workspace_id"],
         ["conversation_id", "number", "position", "run_id", "status"],

@@ -13,8 +13,10 @@ from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureEr
 from temporalio.service import RPCError
 
 from stores.conversation_records import Turn
+from stores.conversation_rows import ConversationRows
 from stores.errors import ConversationNotFoundError
 from stores.memory import InMemoryStepStore
+from stores.rebuilding import rebuild_conversation
 from tests.helpers.chatting import EchoModel, prompts
 from tests.helpers.conversing import ConversationSuite
 from tests.helpers.eventually import eventually
@@ -74,6 +76,24 @@ class DurableTalking:
         """The turns, once all have ended."""
         turns = await self.turns(conversation)
         return turns if all(each.record.status != "running" for each in turns) else []
+
+    async def spoil(self, conversation: DurableConversation) -> None:
+        """Damage what is kept of turns: words, statuses, and all of a turn that nobody chose on."""
+
+        conversation_id = conversation.conversation_id
+        turns = await self.turns(conversation)
+
+        async def work(rows: ConversationRows) -> None:
+            for turn in turns:
+                record = await rows.find_turn(conversation_id, turn.record.position)
+                assert record is not None
+                if record.is_inherited and len(turn.variants) == record.source_variant_count:
+                    continue  # it has no run of its own here
+                await rows.put_turns([replace(record, status="failed", variant_count=1)])
+                own = [each for each in turn.variants if each.conversation_id == conversation_id]
+                await rows.put_variants([replace(each, content="?", order=0) for each in own])
+
+        await self.store.conversations.transact("spoil", work)
 
     async def state_of(self, run_id: str) -> WorkflowExecutionStatus | None:
         return (await self.client.get_workflow_handle(run_id).describe()).status
@@ -166,6 +186,16 @@ async def test_what_members_choose_decides_what_is_remembered(talk: DurableTalki
     assert await refused(conversation.fork(9, into="nowhere")) == "TurnNotFoundError"
     assert await refused(conversation.regenerate(9)) == "TurnNotFoundError"
 
+    for each in (conversation, forked):
+        before = await eventually(lambda each=each: talk.finished(each))
+        same = await rebuild_conversation(talk.store, each.conversation_id, now=datetime.now(UTC))
+        assert same.changed_rows == 0, "what is maintained is what can be rebuilt"
+        await talk.spoil(each)
+        assert await talk.turns(each) != before
+        again = await rebuild_conversation(talk.store, each.conversation_id, now=datetime.now(UTC))
+        assert again.changed_rows > 0
+        assert await talk.turns(each) == before
+
     await conversation.rename("Numbers", tags=("a",))
     await conversation.archive()
     head = await talk.store.conversations.find(conversation.conversation_id)
@@ -209,7 +239,7 @@ async def test_a_message_in_mid_turn_follows_the_policy(talk: DurableTalking) ->
     with pytest.raises(TurnFailedError, match="cancelled"):
         await doomed
     assert prompts(talk.echo.seen[-1]) == ["instead"]
-    with pytest.raises(TurnFailedError, match="the model is gone"):
+    with pytest.raises(TurnFailedError, match="failed"):
         await interrupting.say("fail")
     turns = await eventually(lambda: talk.finished(interrupting))
     assert [each.record.status for each in turns] == ["cancelled", "completed", "failed"]
@@ -252,10 +282,13 @@ async def test_a_full_queue_and_a_closed_conversation_refuse(talk: DurableTalkin
 async def test_it_ends_when_idle_and_the_same_message_has_the_same_answer_after_that(
     talk: DurableTalking,
 ) -> None:
-    conversation = talk.begin(idle_seconds=0.5)
+    conversation = talk.begin(idle_seconds=0.5, names_itself=True, namer_model="test")
     first = await conversation.say("one", message_id="m1")
     handle = talk.client.get_workflow_handle(conversation.workflow_id)
     await handle.result()
+    head = await talk.store.conversations.find(conversation.conversation_id)
+    assert head is not None
+    assert (head.title, head.title_source, head.naming_tokens > 0) == ("a", "generated", True)
     again = await conversation.say("one", message_id="m1")
     assert again.output == first.output
     await conversation.say("two")

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from pydantic_ai.exceptions import UnexpectedModelBehavior
 from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
@@ -14,9 +15,11 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.usage import UsageLimits
 from temporalio.testing import ActivityEnvironment
 
 from activities.naming import (
+    NAMING_LIMITS,
     NameConversationRequest,
     NamingActivities,
     NamingResult,
@@ -106,6 +109,7 @@ async def test_the_queue_is_bounded_coalesces_fails_quietly_and_can_be_cancelled
     first_done = asyncio.Event()
 
     async def generate(*, model: object, prompt: str) -> NamingResult:
+        assert model == "none"
         order.append(prompt)
         if len(order) == 1:
             message = "the model is gone"
@@ -139,11 +143,16 @@ async def test_the_queue_is_bounded_coalesces_fails_quietly_and_can_be_cancelled
 
 @pytest.mark.spec("SP-101")
 async def test_a_namer_that_goes_on_and_on_is_ended() -> None:
-    def talks(_: list[ModelMessage], __: AgentInfo) -> ModelResponse:
+    asked: list[int] = []
+
+    def talks(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
+        asked.append(len(messages))
         return ModelResponse(parts=[TextPart("no name")])
 
-    with pytest.raises(Exception, match="request_limit of 2"):
+    with pytest.raises(UnexpectedModelBehavior):
         await generate_name(model=FunctionModel(talks), prompt="hello")
+    assert len(asked) == 2
+    assert UsageLimits(request_limit=2, output_tokens_limit=250) == NAMING_LIMITS
 
 
 async def test_a_durable_conversation_is_named_once_and_never_over_a_manual_name() -> None:
