@@ -20,6 +20,7 @@ from benchmarks.seconds import measure_seconds
 from benchmarks.snapshots import measure_snapshots
 from benchmarks.storage import measure_storage
 from benchmarks.throughput import measure_throughput
+from benchmarks.turns import measure_turns
 from cli.failures import CommandError, ExitCode
 from cli.output import note
 from settings import Settings
@@ -33,6 +34,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Awaitable[Sequence[Figure]]]] = {
     "throughput": measure_throughput,
     "runs": measure_runs,
     "documents": measure_documents,
+    "turns": measure_turns,
 }
 
 

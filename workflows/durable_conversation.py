@@ -202,7 +202,7 @@ class DurableConversation:
 
     async def reply(self, text: str, ticket: Ticket) -> RunResult[Any]:
         """Wait for the answer that a ticket promises, and remember it."""
-        output = await self._output(text, ticket)
+        output = await self.output(text, ticket)
         request = LoadHistoryRequest(
             run_id=output.run_id, workspace_id=self.workspace_id, accept_unresolved=True
         )
@@ -356,7 +356,8 @@ class DurableConversation:
         )
         raise _refusal(ApplicationError(message, type="ConversationClosingError"))
 
-    async def _output(self, text: str, ticket: Ticket) -> AgentRunOutput:
+    async def output(self, text: str, ticket: Ticket) -> AgentRunOutput:
+        """How the run that a ticket names ended; raises what `say` raises."""
         run_id = ticket.answer.run_id
         handle = self.client.get_workflow_handle(run_id, result_type=AgentRunOutput)
         pause, looks = _FIRST_PAUSE_SECONDS, 0

@@ -9,6 +9,7 @@ import pytest
 
 from agents.conversation import __main__ as demo_module
 from agents.conversation import agent as module
+from agents.conversation import record as recording
 from agents.conversation.agent import ChatDeps, Conversation, chat_agent, run_chat
 from tests.helpers.chatting import EchoModel, prompts
 from tests.helpers.conversing import ConversationSuite
@@ -80,3 +81,17 @@ async def test_the_demo_prints_two_replies_and_one_as_it_is_generated(
 
     assert capsys.readouterr().out == "reply 1\nreply 2\nstreaming: reply 3\n"
     assert len(echo.seen) == 3
+
+
+@pytest.mark.spec("CV-30")
+async def test_a_run_is_recorded_with_model_tokens_cost_and_duration(echo: EchoModel) -> None:
+    text = await recording.record()
+
+    assert len(echo.seen) == 1
+    first, *others = text.splitlines()
+    assert "echo" in first
+    for words in ("1 step", "tokens", "cost unknown", " s, on ", "reply 1"):
+        assert any(words in line for line in others), words
+    kept = recording.RECORD.read_text()
+    assert kept.startswith("Recorded run · SmolLM2"), "of the model on this machine"
+    assert "cost unknown" in kept
