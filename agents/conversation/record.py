@@ -29,7 +29,7 @@ async def record() -> str:
     usage = result.usage
     cost = "cost unknown" if usage.cost is None else f"${usage.cost:.4f}"
     answered = [each for each in step.result.all_messages() if isinstance(each, ModelResponse)]
-    model = answered[-1].model_name or "unknown"
+    model = Path(answered[-1].model_name or "unknown").name  # a local one is named by its file
     day = datetime.now(UTC).date()  # noqa: TID251 - a record says when it was made
     facts = f"{len(result.steps)} step · {usage.total_tokens} tokens · {cost} · {seconds:.1f} s"
     return f"""Recorded run · {model}, named as `{os.environ.get("PERDURE_MODEL")}`

@@ -45,12 +45,12 @@ async def remove_conversation(
     kept = await _inherited_positions(database, workspace_id, conversation_id)
     kept_runs = await _runs_at(database, mine, kept)
     counts: dict[str, int] = {}
-    gone = {**mine, "position": {"$nin": kept}}
+    gone = {**mine, "position": {"$not": {"$in": kept}}}
     for name in ("variants", "turns"):
         counts[name] = (await database[name].delete_many(gone)).deleted_count
     for name in OF_CONVERSATIONS:
         counts[name] = (await database[name].delete_many(mine)).deleted_count
-    runs = database["runs"].find({**mine, "_id": {"$nin": kept_runs}}, {"_id": 1})
+    runs = database["runs"].find({**mine, "_id": {"$not": {"$in": kept_runs}}}, {"_id": 1})
     counts |= dict.fromkeys(("runs", *OF_RUNS, "positions", "messages"), 0)
     for batch in _batches([each["_id"] for each in await runs.to_list()]):
         for name, count in (await _remove_runs(connection, workspace_id, batch)).items():

@@ -24,10 +24,11 @@ def model() -> Iterator[None]:
         pytest.MonkeyPatch.context() as patch,
     ):
         assert server.stdout is not None
-        for _ in range(3):
-            name, _, value = server.stdout.readline().strip().partition("=")
+        lines = [server.stdout.readline().strip() for _ in range(3)]
+        for line in lines:
+            name, _, value = line.partition("=")
             patch.setenv(name, value)
-        print(f"model: {name}={value}")  # noqa: T201 - a live check says what it ran against
+        sys.stdout.write(f"{lines[0]}\n")  # a live check says what it ran against
         try:
             yield
         finally:

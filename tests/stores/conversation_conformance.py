@@ -237,7 +237,7 @@ class ConversationConformance(ABC):
             await conversations.open(f"c{n}", SPEC, now=NOW + timedelta(minutes=n))
         said = await conversations.admit("c0", message("m", "Die STRASSE"), now=NOW)
         await finish(conversations, said.variant, "Die STRASSE", "Ein Weg")
-        name = ConversationName(title="Wege", tags=("Karten",))
+        name = ConversationName(title="Ein Weg", tags=("Karten",))
         await conversations.name("c1", name, source="manual")
 
         async def listed(query: str = "", **options: object) -> list[str]:

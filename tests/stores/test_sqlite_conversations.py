@@ -39,7 +39,7 @@ MESSAGES: list[ModelMessage] = [
 
 
 def summary(**given: object) -> ConversationSummary:
-    return replace(ConversationSummary(workspace="w"), **given)  # type: ignore[arg-type]
+    return replace(ConversationSummary(workspace="w"), **given)
 
 
 @pytest.fixture
