@@ -98,8 +98,8 @@ class InMemoryConversations(ConversationStore):
                 del rows[each]  # type: ignore[arg-type]
             counts[name] = len(gone)
         said = [each for each in tables.receipts if each[:2] == key]
-        for each in said:
-            del tables.receipts[each]
+        for receipt in said:
+            del tables.receipts[receipt]
         counts["conversation_messages"] = len(said)
         tables.conversations[key] = buried(head, now)
         return RemovedConversation(conversation_id=conversation_id, counts=counts)
@@ -204,9 +204,8 @@ class _Rows:
             if turn.conversation_id == head.conversation_id and turn.is_visible:
                 texts += [turn.prompt, *turn.steers]
         for variant in self._variants_of(head.conversation_id):
-            turn = self._tables.turns.get(
-                (self._workspace_id, head.conversation_id, variant.position)
-            )
-            if turn and turn.is_visible and turn.active_variant == variant.number:
+            place = (self._workspace_id, head.conversation_id, variant.position)
+            of = self._tables.turns.get(place)
+            if of is not None and of.is_visible and of.active_variant == variant.number:
                 texts.append(variant.content or "")
         return "\n".join(texts).casefold()

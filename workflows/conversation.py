@@ -397,7 +397,7 @@ class ConversationWorkflow:
     async def fork(self, request: ForkRequest) -> ConversationChanged:
         """A new conversation that inherits the turns up to one."""
         await self._ready()
-        forking = ForkConversationRequest(**self._place, **dict(request))
+        forking = ForkConversationRequest.model_validate({**self._place, **dict(request)})
         return await self._journal.write("fork_conversation", forking, ConversationChanged)
 
     async def _change(self, **fields: object) -> ConversationChanged:

@@ -363,12 +363,14 @@ class DurableConversation:
         pause, looks = _FIRST_PAUSE_SECONDS, 0
         while True:  # ends: when the run has
             try:
-                return await handle.result()
+                output: AgentRunOutput = await handle.result()
             except WorkflowFailureError as error:
                 raise _failure(run_id, error.cause) from error
             except RPCError as error:
                 if error.status is not RPCStatusCode.NOT_FOUND:
                     raise
+            else:
+                return output
             await asyncio.sleep(pause)  # noqa: TID251 - a client
             pause, looks = min(2 * pause, _LONGEST_PAUSE_SECONDS), looks + 1
             if looks % _REPEAT_AFTER == 0:

@@ -25,8 +25,7 @@ class TurnPlace(BaseModel):
 
     def deps_for(self, agent: Agent[Any, Any]) -> object:
         """The window as deps, for an agent that takes them; else nothing."""
-        kind = agent.deps_type
-        if isinstance(kind, type) and issubclass(kind, ChatDeps):  # pyright: ignore[reportUnnecessaryIsInstance] - any type form
+        if issubclass(agent.deps_type, ChatDeps):
             return {"max_turns": self.max_turns, "max_tokens": self.max_tokens}
         return None
 

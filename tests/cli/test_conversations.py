@@ -11,9 +11,11 @@ import pytest
 from client import connect
 from settings import Settings
 from stores.mongo.steps import MongoStepStore
-from tests.cli.test_commands import ROOT, Perdure
+from tests.cli.test_commands import Perdure
 from tests.helpers.chatting import EchoModel, prompts
 from tests.helpers.workers import running_worker
+
+ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.timeout(180)
 

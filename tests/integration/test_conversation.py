@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -55,7 +56,8 @@ class DurableTalking:
 
     async def status(self, conversation: DurableConversation) -> ConversationStatus:
         handle = self.client.get_workflow_handle(conversation.workflow_id)
-        return await handle.query("status", result_type=ConversationStatus)
+        status: ConversationStatus = await handle.query("status", result_type=ConversationStatus)
+        return status
 
     async def is_running(self, conversation: DurableConversation, position: int) -> bool:
         """Whether the model was asked about that turn."""
@@ -187,13 +189,13 @@ async def test_what_members_choose_decides_what_is_remembered(talk: DurableTalki
     assert await refused(conversation.regenerate(9)) == "TurnNotFoundError"
 
     for each in (conversation, forked):
-        before = await eventually(lambda each=each: talk.finished(each))
+        before = await eventually(partial(talk.finished, each))
         same = await rebuild_conversation(talk.store, each.conversation_id, now=datetime.now(UTC))
         assert same.changed_rows == 0, "what is maintained is what can be rebuilt"
         await talk.spoil(each)
         assert await talk.turns(each) != before
-        again = await rebuild_conversation(talk.store, each.conversation_id, now=datetime.now(UTC))
-        assert again.changed_rows > 0
+        anew = await rebuild_conversation(talk.store, each.conversation_id, now=datetime.now(UTC))
+        assert anew.changed_rows > 0
         assert await talk.turns(each) == before
 
     await conversation.rename("Numbers", tags=("a",))

@@ -5,9 +5,11 @@ import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic_ai.messages import (
+    BinaryContent,
     BinaryImage,
     ModelMessage,
     ModelRequest,
@@ -38,7 +40,7 @@ MESSAGES: list[ModelMessage] = [
 ]
 
 
-def summary(**given: object) -> ConversationSummary:
+def summary(**given: Any) -> ConversationSummary:
     return replace(ConversationSummary(workspace="w"), **given)
 
 
@@ -66,8 +68,11 @@ async def test_a_conversation_comes_back_and_a_stale_writer_is_refused(
     saved = await store.get(conversation_id="c")
     assert (saved.summary, len(saved.messages)) == (second, 2)
     assert saved.messages[1] == MESSAGES[1]
-    content = saved.messages[0].parts[0].content  # type: ignore[union-attr]
-    assert content[1].data == PICTURE.data  # type: ignore[index, union-attr]
+    prompt = saved.messages[0].parts[0]
+    assert isinstance(prompt, UserPromptPart)
+    picture = prompt.content[1]
+    assert isinstance(picture, BinaryContent)
+    assert picture.data == PICTURE.data
     await store.delete(source=second)
     with pytest.raises(ConversationConflict, match="deleted"):
         await store.save(summary=second, messages=MESSAGES)
