@@ -25,7 +25,8 @@ class TurnPlace(BaseModel):
 
     def deps_for(self, agent: Agent[Any, Any]) -> object:
         """The window as deps, for an agent that takes them; else nothing."""
-        if issubclass(agent.deps_type, ChatDeps):
+        kind: Any = agent.deps_type  # any type form, not only a class
+        if isinstance(kind, type) and issubclass(kind, ChatDeps):
             return {"max_turns": self.max_turns, "max_tokens": self.max_tokens}
         return None
 
