@@ -1,6 +1,7 @@
 """One frozen settings model, read from the environment (`PERDURE_*`)."""
 
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Literal
 
@@ -95,6 +96,9 @@ class Settings(BaseSettings):
     )
     model: str | None = Field(
         default=None, description="pydantic-ai model of the bundled assistant, such as openai:gpt-5"
+    )
+    cost_limit: Decimal | None = Field(
+        default=None, gt=0, description="US dollars of one turn of the plain agent `conversation`"
     )
 
     @property

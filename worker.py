@@ -25,8 +25,10 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Interceptor, Replayer, Worker
 
 from activities.boundaries import BoundaryActivities, HopBounds
+from activities.conversations import ConversationActivities
 from activities.heartbeat import HeartbeatInterceptor
 from activities.history import HistoryActivities
+from activities.naming import NamingActivities
 from activities.payloads import PayloadInterceptor, PayloadSettling
 from activities.reconciling import ReconcileActivities
 from activities.searching import SearchActivities
@@ -125,6 +127,7 @@ def build_worker(
     )
     reconciling = ReconcileActivities(find_reconcile)
     history = HistoryActivities(store)
+    conversations = ConversationActivities(store)
     return Worker(
         client,
         task_queue=settings.task_queue,
@@ -136,6 +139,8 @@ def build_worker(
             history.load_snapshot,
             reconciling.reconcile_tool_effect,
             SearchActivities(store).search_conversation_history,
+            *conversations.activities,
+            NamingActivities(store).name_conversation,
             *activities,
         ],
         plugins=[AgentPlugin(agent) for agent in agents],

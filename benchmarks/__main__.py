@@ -24,6 +24,7 @@ from benchmarks.snapshots import measure_snapshots
 from benchmarks.storage import measure_storage
 from benchmarks.streaming import measure_streaming
 from benchmarks.throughput import measure_throughput
+from benchmarks.turns import measure_turns
 from cli.failures import CommandError, ExitCode
 from cli.output import note
 from settings import Settings
@@ -41,6 +42,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Awaitable[Sequence[Figure]]]] = {
     "streaming": measure_streaming,
     "effects": measure_effects,
     "sizes": measure_sizes,
+    "turns": measure_turns,
 }
 
 

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from cli.servers import LocalServers
     from settings import Settings
 
-DEV_AGENTS = "agents.scripted:agent,agents.assistant:agent,agents.orders:agent"
+DEV_AGENTS = (
+    "agents.scripted:agent,agents.assistant:agent,agents.orders:agent,"
+    "agents.conversation.agent:chat_agent"
+)
 """The bundled agents, unless PERDURE_AGENTS names others."""
 
 TEMPORAL_PORT = 17233

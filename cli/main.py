@@ -14,9 +14,15 @@ import typer
 
 from cli.approving import approve_command, deny_command
 from cli.chaos import chaos_command
+from cli.chat import chat_command
 from cli.codec_server import codec_server_command
 from cli.collection import gc_command
 from cli.continuing import continue_command, fork_command
+from cli.conversations import (
+    conversations_command,
+    delete_conversation_command,
+    rebuild_command,
+)
 from cli.demo import demo_command
 from cli.dev import dev_command
 from cli.difference import diff_command
@@ -25,6 +31,7 @@ from cli.following import follow_command
 from cli.importing import import_harness_command
 from cli.inspection import show_command
 from cli.ledger import effects_command, unresolved_command
+from cli.new_agent import new_agent_command
 from cli.output import note
 from cli.processes import LocalServerError
 from cli.reindexing import reindex_command
@@ -41,6 +48,7 @@ from cli.setup import doctor_command, init_command
 from cli.submit import run_command
 from cli.tree import tree_command
 from stores.errors import (
+    ConversationNotFoundError,
     InvalidCursorError,
     InvalidIdentifierError,
     InvalidOffsetError,
@@ -50,6 +58,7 @@ from stores.errors import (
 
 EXIT_CODES: tuple[tuple[type[Exception], ExitCode], ...] = (
     (StoreUnavailableError, ExitCode.UNREACHABLE),
+    (ConversationNotFoundError, ExitCode.NOT_FOUND),
     (InvalidIdentifierError, ExitCode.WRONG_USAGE),
     (InvalidCursorError, ExitCode.WRONG_USAGE),
     (InvalidOffsetError, ExitCode.WRONG_USAGE),
@@ -148,6 +157,15 @@ _add(
     import_harness_command,
     "perdure import-harness --uri mongodb://old --database agents",
 )
+_add("chat", chat_command, "perdure chat conversation --conversation-id trip-1")
+_add("conversations", conversations_command, "perdure conversations --query lisbon")
+_add("rebuild", rebuild_command, "perdure rebuild trip-1")
+_add(
+    "delete-conversation",
+    delete_conversation_command,
+    "perdure delete-conversation trip-1 --delete",
+)
+_add("new-agent", new_agent_command, "perdure new-agent concierge --like conversation")
 _add("tree", tree_command, "perdure tree trip-1")
 _add("diff", diff_command, "perdure diff scripted-20260101-120000-3fa9c1 mine --json")
 _add("chaos", chaos_command, "perdure chaos --points 20 --seed 7")

@@ -268,3 +268,40 @@ class UnknownPayloadKeyError(StoreError):
             f"payload key {self.key_id!r} is not known here (known are: {known}); add it to "
             "PERDURE_PAYLOAD_KEYS, where keys stay as long as histories need them"
         )
+
+
+class ConversationError(StoreError):
+    """A conversation cannot do what it was asked. The message names it and says why."""
+
+    def __init__(self, conversation_id: str, problem: str) -> None:
+        self.conversation_id = conversation_id
+        self.problem = problem
+        super().__init__(conversation_id, problem)
+
+    def __str__(self) -> str:
+        """What was tried, on which id, what was found, what to do."""
+        return f"conversation {self.conversation_id!r}: {self.problem}"
+
+
+class ConversationNotFoundError(ConversationError, LookupError):
+    """This workspace has no such conversation; one of another workspace is as one that is not."""
+
+
+class ConversationClosedError(ConversationError):
+    """It was closed or deleted, and takes no more messages."""
+
+
+class ConversationConflict(ConversationError, ValueError):  # noqa: N818 - the seed's name
+    """Somebody else changed the conversation since it was read, or deleted it."""
+
+
+class TurnNotFoundError(ConversationError, LookupError):
+    """The conversation has no such turn or variant."""
+
+
+class TurnStateError(ConversationError):
+    """The turn is in a state in which that cannot be done: it runs, or has no such answer."""
+
+
+class MessageIdTakenError(ConversationError, ValueError):
+    """Another text was said under this message id."""

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict
 
 from stores.attempts import AttemptStore, ToolCallPlace
 from stores.commits import Commit, CommitResult
+from stores.conversations import ConversationStore
 from stores.errors import StoreError, StoreUnavailableError
 from stores.operations import AppendEvent, Write
 from stores.protocols import StepStore
@@ -274,6 +275,10 @@ class _FaultyStepStore:
     @property
     def streams(self) -> StreamStore:
         return cast("StreamStore", _FaultyStepStore(self._store.streams, self._plan))
+
+    @property
+    def conversations(self) -> ConversationStore:
+        return cast("ConversationStore", _FaultyStepStore(self._store.conversations, self._plan))
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the store has
         attribute = getattr(self._store, name)

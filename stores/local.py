@@ -24,6 +24,7 @@ from stores.local_rows import LocalRows
 from stores.media.messages import MessageMedia
 from stores.media.protocols import MediaStore
 from stores.memory_attempts import Gates, InMemoryAttempts
+from stores.memory_conversations import ConversationTables, InMemoryConversations
 from stores.memory_streaming import InMemoryStreams
 from stores.paging import (
     DEFAULT_PAGE_SIZE,
@@ -69,6 +70,7 @@ class LocalStepStore(SingleWrites, ABC):
         self._bound = check_bound(max_snapshots_per_run)
         self._media = media
         self._gates: Gates = {}
+        self._conversations = ConversationTables()
 
     @abstractmethod
     def _session(
@@ -106,6 +108,11 @@ class LocalStepStore(SingleWrites, ABC):
     def streams(self) -> InMemoryStreams:
         """Empty: nothing streams outside a worker."""
         return InMemoryStreams({}, workspace_id=self._workspace_id)
+
+    @property
+    def conversations(self) -> InMemoryConversations:
+        """Kept in this process: no worker writes here. See `SqliteConversationStore` for a file."""
+        return InMemoryConversations(self._conversations, workspace_id=self._workspace_id)
 
     @property
     def workspace_id(self) -> str:

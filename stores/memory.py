@@ -28,6 +28,7 @@ from stores.histories import (
 )
 from stores.identifiers import DEFAULT_WORKSPACE, check_identifier
 from stores.memory_attempts import Gates, InMemoryAttempts
+from stores.memory_conversations import ConversationTables, InMemoryConversations
 from stores.memory_streaming import Chunks, InMemoryStreams
 from stores.paging import DEFAULT_PAGE_SIZE, check_page_size, decode_cursor, given, page_of
 from stores.planning import CommitPlan, CommitPlanner, Existing
@@ -87,6 +88,7 @@ class InMemoryStepStore(SingleWrites):
         self._tables = Tables()
         self._gates: Gates = {}
         self._chunks: Chunks = {}
+        self._conversations = ConversationTables()
 
     @property
     def attempts(self) -> InMemoryAttempts:
@@ -99,6 +101,11 @@ class InMemoryStepStore(SingleWrites):
         return InMemoryStreams(self._chunks, workspace_id=self._workspace_id)
 
     @property
+    def conversations(self) -> InMemoryConversations:
+        """See `StepStore.conversations`."""
+        return InMemoryConversations(self._conversations, workspace_id=self._workspace_id)
+
+    @property
     def workspace_id(self) -> str:
         """See `StepStore.workspace_id`."""
         return self._workspace_id
@@ -109,6 +116,7 @@ class InMemoryStepStore(SingleWrites):
         store._tables = self._tables
         store._gates = self._gates
         store._chunks = self._chunks
+        store._conversations = self._conversations
         return store
 
     async def initialise(self) -> list[str]:

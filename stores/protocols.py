@@ -4,6 +4,7 @@ from typing import Protocol
 
 from stores.attempts import AttemptStore
 from stores.commits import Commit, CommitHead, CommitResult
+from stores.conversations import ConversationStore
 from stores.records import (
     ContinuableSnapshot,
     RunPage,
@@ -40,6 +41,11 @@ class StepStore(Protocol):
     @property
     def streams(self) -> StreamStore:
         """The live text of this workspace's runs."""
+        ...
+
+    @property
+    def conversations(self) -> ConversationStore:
+        """The conversations of this workspace."""
         ...
 
     def for_workspace(self, workspace_id: str) -> "StepStore":

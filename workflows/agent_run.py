@@ -1,6 +1,7 @@
 """The workflow `agent_run`: one run of one agent."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, cast
 
@@ -10,7 +11,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 with workflow.unsafe.imports_passed_through():
     from pydantic import TypeAdapter, ValidationError
     from pydantic_ai import Agent
-    from pydantic_ai.messages import ModelMessage
+    from pydantic_ai.messages import ModelMessage, UserContent
     from pydantic_ai.settings import ModelSettings
     from pydantic_ai.usage import UsageLimits
     from pydantic_core import to_jsonable_python
@@ -22,6 +23,7 @@ with workflow.unsafe.imports_passed_through():
         LoadSnapshotResult,
     )
     from stores.identifiers import check_identifier
+    from stores.rebuilding import PATH_METADATA
     from stores.records import RunState
     from workflows import names, policies
     from workflows.agent_run_models import (
@@ -44,12 +46,14 @@ with workflow.unsafe.imports_passed_through():
     from workflows.parking import parking_of_execution
     from workflows.payloads import belong_to, describe
     from workflows.pending import check_prompt
+    from workflows.steering import Steer, steering_of_execution
     from workflows.submission import (
         RunOrigin,
         RunSubmission,
         current_submission,
         delegation_depth,
     )
+    from workflows.turn_input import begin_turn
 
 
 @workflow.defn(name=names.AGENT_RUN)
@@ -97,7 +101,7 @@ class AgentRunWorkflow:
     async def _run(self, request: AgentRunInput, journal: Journal) -> AgentRunOutput:
         run_id = _checked_run_id(workflow.info().workflow_id)
         agent = find_agent(request.agent)
-        deps = _validated_deps(agent, request.deps)
+        deps = _validated_deps(agent, _given_deps(agent, request))
         beginning = await _load_history(request, run_id)
         conversation_id = beginning.conversation_id
         await self._open(journal, run_id, request, conversation_id)
@@ -107,7 +111,7 @@ class AgentRunWorkflow:
                 run_id=run_id,
                 parent_run_id=request.parent_run_id,
                 principal=request.principal,
-                metadata=request.metadata,
+                metadata={**request.metadata, **beginning.metadata},
                 origin=beginning.origin,
                 stream=request.stream,
             )
@@ -116,7 +120,7 @@ class AgentRunWorkflow:
         hop = request.hop
         runner = agent if hop is None else ResumedAgent(agent, run_id, hop)
         result = await runner.run(
-            request.prompt,
+            beginning.prompt,
             message_history=beginning.history,
             run_id=run_id if hop is None else core_run_id(run_id, hop.count, beginning.messages),
             usage=hop.usage if hop else None,
@@ -133,7 +137,13 @@ class AgentRunWorkflow:
             output=to_jsonable_python(result.output),
             usage=result.usage,
             message_count=len(messages),
+            undelivered_steers=steering_of_execution().undelivered,
         )
+
+    @workflow.signal(name=names.STEER_SIGNAL)
+    def steer(self, steer: Steer) -> None:
+        """What a user says to the run in progress."""
+        steering_of_execution().take(steer)
 
     @workflow.query(name=names.STATUS_QUERY)
     def status(self) -> AgentRunStatus:
@@ -249,6 +259,12 @@ def _checked_run_id(run_id: str) -> str:
         ) from error
 
 
+def _given_deps(agent: Agent[Any, Any], request: AgentRunInput) -> object:
+    if request.deps is None and request.turn is not None:
+        return request.turn.deps_for(agent)
+    return request.deps
+
+
 def _validated_deps(agent: Agent[Any, Any], deps: object) -> object:
     """The deps, or with a factory a reference to them."""
     factory = deps_factory_of(agent)
@@ -273,6 +289,8 @@ class _Beginning:
     history: list[ModelMessage] | None
     conversation_id: str
     origin: RunOrigin = field(default_factory=RunOrigin)
+    prompt: str | Sequence[UserContent] | None = None
+    metadata: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
     def messages(self) -> list[ModelMessage]:
@@ -289,9 +307,20 @@ async def _load_history(request: AgentRunInput, run_id: str) -> _Beginning:
         history = await _load_own_history(request.hop, run_id, request.workspace_id)
         return _Beginning(history=history, conversation_id=request.conversation_id or run_id)
     source = request.continue_from or request.fork_from
+    conversation_id = request.conversation_id or run_id
+    if request.turn is not None:
+        begun = await begin_turn(
+            request.turn, conversation_id=conversation_id, workspace_id=request.workspace_id
+        )
+        return _Beginning(
+            history=begun.messages or None,
+            conversation_id=conversation_id,
+            origin=RunOrigin(),
+            prompt=begun.prompt,
+            metadata={PATH_METADATA: str(begun.path_revision)},
+        )
     if source is None:
-        conversation_id = request.conversation_id or run_id
-        return _Beginning(history=None, conversation_id=conversation_id)
+        return _Beginning(history=None, conversation_id=conversation_id, prompt=request.prompt)
     try:
         loaded = await workflow.execute_activity(
             "load_history",
@@ -320,6 +349,7 @@ async def _load_history(request: AgentRunInput, run_id: str) -> _Beginning:
             forked_from=request.fork_from,
             from_snapshot=loaded.snapshot_sequence,
         ),
+        prompt=request.prompt,
     )
 
 

@@ -14,6 +14,7 @@ from stores.identifiers import DEFAULT_WORKSPACE, check_identifier
 from stores.records import RunState
 from workflows.hops import HopState
 from workflows.payloads import SubmittedInput
+from workflows.turn_input import TurnPlace
 
 
 class AgentRunInput(SubmittedInput):
@@ -31,6 +32,7 @@ class AgentRunInput(SubmittedInput):
     `hop` is what the run hands on to itself when it continues as new; the prompt is then in its
     history. A workflow that nothing continues is refused one.
     With `stream` the model's text can be followed while it comes (`stores.following`).
+    With `turn` the run answers a turn of `conversation_id`, whose prompt and history are loaded.
     """
 
     agent: str
@@ -53,6 +55,7 @@ class AgentRunInput(SubmittedInput):
     accept_unresolved: bool = False
     hop: HopState | None = None
     stream: bool = False
+    turn: TurnPlace | None = None
 
     @field_validator(
         "conversation_id", "parent_run_id", "workspace_id", "continue_from", "fork_from"
@@ -72,6 +75,11 @@ class AgentRunInput(SubmittedInput):
         if self.at_snapshot is not None and self.at_step is not None:
             message = "at_snapshot and at_step exclude each other; name one place"
             raise ValueError(message)
+        if self.turn is not None:
+            if self.conversation_id is None or self.continue_from or self.fork_from or self.prompt:
+                message = "turn needs conversation_id, and brings prompt and history by itself"
+                raise ValueError(message)
+            return self
         if self.prompt is None and not (self.continue_from or self.fork_from or self.hop):
             message = "prompt is missing; only a run with continue_from or fork_from may go without"
             raise ValueError(message)
@@ -86,6 +94,8 @@ class AgentRunOutput(BaseModel):
     output: Any
     usage: RunUsage
     message_count: int
+    undelivered_steers: tuple[str, ...] = ()
+    """Ids of messages that came when the run had said its last word."""
 
 
 class AgentRunStatus(BaseModel):

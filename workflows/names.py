@@ -22,6 +22,24 @@ EFFECT_POLICIES_PATCH = "effect-policies"
 APPROVALS_PATCH = "approvals"
 """Runs that met an approval before it ended with it, and wait for none."""
 
+CONVERSATION = "conversation"
+"""Workflow type of a conversation."""
+
+SAY_UPDATE = "say"
+STEER_UPDATE = "steer"
+REGENERATE_UPDATE = "regenerate"
+SELECT_VARIANT_UPDATE = "select_variant"
+HIDE_UPDATE = "hide"
+CONCEAL_UPDATE = "conceal"
+RENAME_UPDATE = "rename"
+ARCHIVE_UPDATE = "archive"
+FORK_UPDATE = "fork"
+CANCEL_TURN_UPDATE = "cancel"
+CLOSE_UPDATE = "close"
+
+STEER_SIGNAL = "steer"
+"""Of `agent_run`: text for the run in progress."""
+
 STEP_PERSISTENCE = "step_persistence"
 """Capability id."""
 

@@ -54,6 +54,7 @@ from workflows.names import EFFECT_POLICIES_PATCH, STEP_PERSISTENCE
 from workflows.notices import SnapshotSaved, notice_of
 from workflows.pending import MissingToolsError, check_pending_calls
 from workflows.recorder import CANCELLED, Failure, RunRecorder, usage_of
+from workflows.steering import let_steer
 from workflows.streaming import streamed
 from workflows.submission import RunOrigin, current_run_id, current_submission
 from workflows.tool_calls import ToolCalls
@@ -160,10 +161,8 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
             ) from error
 
     def _for_run(self, ctx: RunContext[AgentDepsT]) -> "StepPersistence[AgentDepsT]":
-        for kind, value in (
-            ("conversation_id", ctx.conversation_id),
-            ("run_id", self.run_id or ctx.run_id),
-        ):
+        ids = {"conversation_id": ctx.conversation_id, "run_id": self.run_id or ctx.run_id}
+        for kind, value in ids.items():
             if value is not None:
                 check_identifier(kind, value)
         submission = current_submission.get() if current_run_id.get() is None else None
@@ -261,6 +260,7 @@ class StepPersistence(AbstractCapability[AgentDepsT]):
         A taken run id is an error here outside a workflow, inside one at the first barrier.
         """
         self._is_gated = workflow.in_workflow() and workflow.patched(EFFECT_POLICIES_PATCH)
+        let_steer(self.recorder.run_id, ctx)
         if gone_on(self.recorder):
             return
         await self.recorder.register(

@@ -86,3 +86,12 @@ MODEL_ACTIVITY = ActivityConfig(
     retry_policy=RetryPolicy(maximum_attempts=TOOL_ATTEMPTS),
 )
 """A model may think for minutes; the heartbeat, not the timeout, notices a lost worker."""
+
+AWAIT_RUN_TIMEOUT = timedelta(days=7)
+"""Of waiting for a run that goes on by itself; its worker's loss is noticed by the heartbeat."""
+
+NAMING_TIMEOUT = timedelta(seconds=90)
+"""Of one attempt; the namer gives up after 60 s by itself."""
+
+NAMING_RETRIES = RetryPolicy(maximum_attempts=2)
+"""Then the next turn tries again."""

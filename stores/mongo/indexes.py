@@ -112,6 +112,43 @@ def _of_keyed(collection: str) -> tuple[Index, ...]:
     )
 
 
+def _of_conversations() -> Iterator[Index]:
+    """Heads by activity, turns by position, the queue of answers by order."""
+    conversation = ("workspace_id", "conversation_id")
+    for name, collection, fields in (
+        ("conversations_activity_v1", "conversations", ("workspace_id", "updated_at", "public_id")),
+        (
+            "conversations_archived_v1",
+            "conversations",
+            ("workspace_id", "is_archived", "updated_at", "public_id"),
+        ),
+        ("conversations_public_v1", "conversations", ("workspace_id", "public_id")),
+        ("turns_position_v1", "turns", (*conversation, "position")),
+        ("turns_public_v1", "turns", (*conversation, "public_id")),
+        ("variants_number_v1", "variants", (*conversation, "position", "number")),
+        ("variants_run_v1", "variants", ("run_id", "workspace_id")),
+    ):
+        yield Index(name=name, collection=collection, fields=fields)
+    yield Index(
+        name="turns_source_v1",
+        collection="turns",
+        fields=("workspace_id", "source_conversation_id", "position"),
+        only={"source_conversation_id": {"$exists": True}},
+    )
+    yield Index(
+        name="variants_unfinished_v1",
+        collection="variants",
+        fields=(*conversation, "order"),
+        only={"is_unfinished": True},
+    )
+    yield Index(
+        name="conversation_messages_conversation_v1",
+        collection="conversation_messages",
+        fields=conversation,
+        only={"conversation_id": {"$exists": True}},
+    )
+
+
 INDEXES: tuple[Index, ...] = (
     *_of_runs(),
     _of_run_origin("runs_continued_v1", "continued_from"),
@@ -200,6 +237,7 @@ INDEXES: tuple[Index, ...] = (
         fields=("run_id", "branch", "effect_key"),
         only=_SUPERSEDED,
     ),
+    *_of_conversations(),
     Index(
         name="messages_media_v1",
         collection="messages",
@@ -264,11 +302,13 @@ INDEXES: tuple[Index, ...] = (
         only={"touched_at": {"$exists": True}},
     ),
 )
-"""All indexes besides `_id`, which alone serves `commit_heads`, `messages` and
+"""All indexes besides `_id`, which alone serves `commit_heads`, `messages`, `workspaces` and
 `payload_manifests`."""
 
 COLLECTIONS: tuple[str, ...] = (
     "commit_heads",
+    "conversation_messages",
+    "conversations",
     "events",
     "media",
     "media_chunks",
@@ -282,6 +322,9 @@ COLLECTIONS: tuple[str, ...] = (
     "stream_chunks",
     "tool_attempts",
     "tool_effects",
+    "turns",
+    "variants",
+    "workspaces",
 )
 """Made beforehand, so that no transaction has to make one."""
 

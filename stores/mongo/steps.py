@@ -12,6 +12,7 @@ from stores.mongo.chunk_sweeping import ChunkSweep, ChunkSweeper, IsNeeded
 from stores.mongo.chunks import MongoChunkStore
 from stores.mongo.client import Client, MongoConnection
 from stores.mongo.commit import MongoCommits
+from stores.mongo.conversations import MongoConversations
 from stores.mongo.existing import message_log
 from stores.mongo.failures import store_errors
 from stores.mongo.fitness import initialise_database, verify_database
@@ -117,6 +118,11 @@ class MongoStepStore(MongoReads):
     def chunks(self) -> MongoChunkStore:
         """Chunks of payloads in the same database, over the same connection."""
         return MongoChunkStore(self._connection)
+
+    @property
+    def conversations(self) -> MongoConversations:
+        """See `StepStore.conversations`."""
+        return MongoConversations(self._connection, workspace_id=self._workspace_id)
 
     def for_workspace(self, workspace_id: str) -> "MongoStepStore":
         """See `StepStore.for_workspace`."""

@@ -10,6 +10,7 @@ import stores.errors
 import workflows.agents
 import workflows.delegates
 import workflows.direct
+import workflows.durable_conversation
 import workflows.effects
 import workflows.journal
 
@@ -26,6 +27,7 @@ def test_every_public_error_class_is_explained() -> None:
         workflows.agents,
         workflows.delegates,
         workflows.direct,
+        workflows.durable_conversation,
         workflows.effects,
         workflows.journal,
     ):

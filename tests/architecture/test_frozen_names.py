@@ -12,21 +12,38 @@ from pydantic_ai.durable_exec.temporal import PydanticAIPlugin
 from temporalio import workflow
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
-from activities import boundaries, history, reconciling, searching
+from activities import boundaries, conversations, history, naming, reconciling, searching
 from activities.boundaries import BoundaryActivities
+from activities.conversations import ConversationActivities
 from activities.history import HistoryActivities
+from activities.naming import NamingActivities
 from activities.reconciling import ReconcileActivities
 from activities.searching import SearchActivities
 from agents.assistant import agent as assistant
+from agents.conversation.agent import chat_agent
 from agents.orders import agent as orders
 from agents.scripted import agent as scripted
 from converter import DATA_CONVERTER
 from sandbox import workflow_runner
-from stores import operations
+from stores import operations, rebuilding
+from stores.conversation_rows import turn_run_id
 from stores.memory import InMemoryStepStore
 from stores.search.rendering import TOOL_NAME
-from workflows import agent_run_models, approvals, deps, hops, lineage, names, parking, recording
+from workflows import (
+    agent_run_models,
+    approvals,
+    conversation_models,
+    deps,
+    hops,
+    lineage,
+    names,
+    parking,
+    recording,
+    steering,
+    turn_input,
+)
 from workflows.agents import find_reconcile
+from workflows.conversation_models import conversation_workflow_id
 from workflows.delegates import child_run_id, delegate
 from workflows.registry import WORKFLOWS
 
@@ -38,12 +55,28 @@ def activity_name(function: Any) -> str:
 
 def test_workflow_names() -> None:
     definitions = [workflow._Definition.must_from_class(each) for each in WORKFLOWS]
-    assert [each.name for each in definitions] == ["agent_run"]
+    assert [each.name for each in definitions] == ["agent_run", "conversation"]
     assert [sorted(str(name) for name in each.queries) for each in definitions] == [
-        ["status", "unresolved_tool_effects"]
+        ["status", "unresolved_tool_effects"],
+        ["status"],
     ]
-    assert [sorted(map(str, each.signals)) for each in definitions] == [[]]
-    assert [sorted(map(str, each.updates)) for each in definitions] == [[]]
+    assert [sorted(map(str, each.signals)) for each in definitions] == [["steer"], []]
+    assert [sorted(map(str, each.updates)) for each in definitions] == [
+        [],
+        [
+            "archive",
+            "cancel",
+            "close",
+            "conceal",
+            "fork",
+            "hide",
+            "regenerate",
+            "rename",
+            "say",
+            "select_variant",
+            "steer",
+        ],
+    ]
 
 
 @pytest.mark.spec("SP-17")
@@ -58,6 +91,8 @@ def test_activity_names() -> None:
         loading.load_snapshot,
         reconciling_tools.reconcile_tool_effect,
         SearchActivities(store).search_conversation_history,
+        *ConversationActivities(store).activities,
+        NamingActivities(store).name_conversation,
     ]
     assert [activity_name(each) for each in registered] == [
         "registration_identity",
@@ -72,6 +107,15 @@ def test_activity_names() -> None:
         "load_snapshot",
         "reconcile_tool_effect",
         "search_conversation_history",
+        "open_conversation",
+        "admit_message",
+        "begin_turn",
+        "finish_turn",
+        "change_conversation",
+        "fork_conversation",
+        "await_run",
+        "read_conversation",
+        "name_conversation",
     ]
 
 
@@ -92,14 +136,27 @@ def test_other_names() -> None:
     assert names.APPROVE_UPDATE == "decide_approval"
     assert names.EFFECT_POLICIES_PATCH == "effect-policies"
     assert names.APPROVALS_PATCH == "approvals"
-    bundled = (scripted.name, assistant.name, orders.name)
-    assert bundled == ("scripted", "assistant", "orders")
+    assert (rebuilding.TURN_METADATA, rebuilding.PATH_METADATA) == ("turn", "turn_path")
+    bundled = (scripted.name, assistant.name, orders.name, chat_agent.name)
+    assert bundled == ("scripted", "assistant", "orders", "conversation")
 
 
 def test_names_of_delegates() -> None:
     """Tool calls in histories hold the tool's name, and starts of children the child's id."""
     assert delegate("a b", description="").name == "ask_a_b"
     assert child_run_id("parent", 7, 2, 1) == "delegate-c701b4a33c3071d4c9f5a1c3543d2201"
+
+
+def test_ids_of_conversations_and_their_turns() -> None:
+    assert conversation_workflow_id("a", "b:c") == "conversation:1:a:b:c"
+    assert conversation_workflow_id("a:b", "c") == "conversation:3:a:b:c"
+    long = conversation_workflow_id("\U0001f600" * 200, "\U0001f600" * 200)
+    assert long == (
+        "conversation:sha256:c627df648d0e63525c35e517782e01a00be7394424513123c39b26ad5306c30c"
+    )
+    assert turn_run_id("default", "c", "m", 1) == (
+        "turn-5d49da070c011062fdff7abb733801f05b588364cf7f6a106dcb115d4b3fb4a3"
+    )
 
 
 HEADER = ["execution_id", "history_length", "number", "queued_at", "workspace_id"]
@@ -322,6 +379,151 @@ FIELDS: dict[type[BaseModel], tuple[list[str], list[str]]] = {
         ["call_index", "decision", "run_id", "step_index", "tool_call_id", "tool_name"],
     ),
     operations.PositionedMessage: (["message", "position"], ["message", "position"]),
+    conversations.ConversationBeginning: (
+        ["agent", "kind", "max_tokens", "max_turns", "principal", "settings"],
+        ["agent"],
+    ),
+    conversations.OpenConversationRequest: (
+        ["begin", "conversation_id", "workspace_id"],
+        ["conversation_id"],
+    ),
+    conversations.AnswerHandle: (
+        [
+            "asked_at",
+            "message_id",
+            "number",
+            "order",
+            "position",
+            "principal",
+            "run_id",
+            "status",
+            "turn_public_id",
+            "variant_public_id",
+        ],
+        [
+            "asked_at",
+            "message_id",
+            "number",
+            "order",
+            "position",
+            "run_id",
+            "turn_public_id",
+            "variant_public_id",
+        ],
+    ),
+    conversations.OpenConversationResult: (
+        ["agent", "next_order", "queue", "settings"],
+        ["agent", "next_order", "settings"],
+    ),
+    conversations.AdmitMessageRequest: (
+        [
+            "conversation_id",
+            "intent",
+            "message_id",
+            "number",
+            "position",
+            "principal",
+            "text",
+            "workspace_id",
+        ],
+        ["conversation_id", "message_id", "text"],
+    ),
+    conversations.AdmitMessageResult: (["answer", "is_new"], []),
+    conversations.BeginTurnRequest: (
+        ["conversation_id", "max_tokens", "max_turns", "number", "position", "workspace_id"],
+        ["conversation_id", "max_turns", "number", "position"],
+    ),
+    conversations.BeginTurnResult: (["messages", "path_revision", "prompt"], ["prompt"]),
+    conversations.FinishTurnRequest: (
+        ["conversation_id", "error", "number", "position", "run_id", "status", "workspace_id"],
+        ["conversation_id", "number", "position", "run_id", "status"],
+    ),
+    conversations.FinishTurnResult: (["status"], ["status"]),
+    conversations.ChangeConversationRequest: (
+        [
+            "change",
+            "conversation_id",
+            "is_on",
+            "number",
+            "position",
+            "subtitle",
+            "tags",
+            "title",
+            "workspace_id",
+        ],
+        ["change", "conversation_id"],
+    ),
+    conversations.ForkConversationRequest: (
+        ["at_position", "conversation_id", "into", "workspace_id"],
+        ["at_position", "conversation_id", "into"],
+    ),
+    conversations.ConversationChanged: (
+        ["conversation_id", "revision"],
+        ["conversation_id", "revision"],
+    ),
+    conversations.AwaitRunRequest: (["run_id"], ["run_id"]),
+    conversations.AwaitRunResult: (["error", "status"], ["status"]),
+    conversations.ReadConversationResult: (
+        ["agent", "messages", "public_id", "title", "turn_count"],
+        ["agent", "public_id", "title", "turn_count"],
+    ),
+    conversations.ReadConversationRequest: (
+        ["conversation_id", "workspace_id"],
+        ["conversation_id"],
+    ),
+    conversation_models.ConversationSettings: (
+        [
+            "agent",
+            "deps",
+            "idle_seconds",
+            "kind",
+            "max_tokens",
+            "max_turns",
+            "mid_turn",
+            "model",
+            "model_settings",
+            "namer_model",
+            "names_itself",
+            "queue_limit",
+            "recycle_turns",
+            "recycle_updates",
+            "usage_limits",
+        ],
+        ["agent"],
+    ),
+    conversation_models.ConversationInput: (
+        ["conversation_id", "principal", "settings", "workspace_id"],
+        ["conversation_id"],
+    ),
+    conversation_models.SayRequest: (["message_id", "principal", "text"], ["message_id", "text"]),
+    conversation_models.RegenerateRequest: (
+        ["message_id", "position", "principal"],
+        ["message_id", "position"],
+    ),
+    conversation_models.SelectVariantRequest: (["number", "position"], ["number", "position"]),
+    conversation_models.VisibilityRequest: (["is_on", "position"], ["position"]),
+    conversation_models.RenameRequest: (["subtitle", "tags", "title"], ["title"]),
+    conversation_models.ArchiveRequest: (["is_on"], []),
+    conversation_models.ForkRequest: (["at_position", "into"], ["at_position", "into"]),
+    conversation_models.Ticket: (
+        ["answer", "conversation_id", "is_new", "is_steer", "workspace_id"],
+        ["answer", "conversation_id", "is_new", "workspace_id"],
+    ),
+    conversation_models.TurnCancelled: (["run_id"], ["run_id"]),
+    conversation_models.ConversationStatus: (
+        ["agent", "carried", "queued", "running", "turns", "updates"],
+        ["agent", "carried", "queued", "running", "turns", "updates"],
+    ),
+    steering.Steer: (["message_id", "text"], ["message_id", "text"]),
+    turn_input.TurnPlace: (
+        ["max_tokens", "max_turns", "number", "position"],
+        ["number", "position"],
+    ),
+    naming.NameConversationRequest: (
+        ["conversation_id", "model", "workspace_id"],
+        ["conversation_id"],
+    ),
+    naming.NameConversationResult: (["is_named"], ["is_named"]),
     agent_run_models.AgentRunInput: (
         [
             "accept_unresolved",
@@ -342,6 +544,7 @@ FIELDS: dict[type[BaseModel], tuple[list[str], list[str]]] = {
             "principal",
             "prompt",
             "stream",
+            "turn",
             "usage_limits",
             "workspace_id",
         ],
@@ -382,7 +585,7 @@ FIELDS: dict[type[BaseModel], tuple[list[str], list[str]]] = {
     ),
     deps.DepsReference: (["agent", "digest"], ["agent", "digest"]),
     agent_run_models.AgentRunOutput: (
-        ["conversation_id", "message_count", "output", "run_id", "usage"],
+        ["conversation_id", "message_count", "output", "run_id", "undelivered_steers", "usage"],
         ["conversation_id", "message_count", "output", "run_id", "usage"],
     ),
     agent_run_models.AgentRunStatus: (["agent", "run_id", "state"], ["agent", "run_id", "state"]),

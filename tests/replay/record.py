@@ -43,7 +43,8 @@ from workflows import names
 from workflows.agent_run import AgentRunWorkflow
 from workflows.agent_run_models import AgentRunInput
 from workflows.approvals import DecideApprovalRequest
-from workflows.names import AGENT_RUN, SEARCH_ATTRIBUTES
+from workflows.durable_conversation import DurableConversation
+from workflows.names import AGENT_RUN, CONVERSATION, SEARCH_ATTRIBUTES
 from workflows.parking import ResolveToolEffectRequest
 
 HISTORIES = Path(__file__).with_name("histories")
@@ -79,6 +80,30 @@ class Bench:
     async def is_in_a_tool(self, run_id: str, step_index: int) -> bool:
         effects = await self.store.list_tool_effects(run_id=run_id)
         return any(each.step_index == step_index for each in effects)
+
+    def conversation(self, conversation_id: str, **settings: Any) -> DurableConversation:
+        return DurableConversation.connect(
+            self.client,
+            agent="script",
+            conversation_id=conversation_id,
+            principal="alice",
+            task_queue=self.settings.task_queue,
+            **settings,
+        )
+
+    async def is_answered(
+        self, conversation: DurableConversation, position: int, number: int
+    ) -> bool:
+        turns = await self.store.conversations.list_turns(conversation.conversation_id)
+        variants = turns[position].variants
+        return any(each.number == number and each.status == "completed" for each in variants)
+
+    async def ended_conversation(
+        self, conversation: DurableConversation
+    ) -> WorkflowHandle[Any, Any]:
+        handle = self.client.get_workflow_handle(conversation.workflow_id)
+        await handle.result()
+        return handle
 
     async def has_begun(self, run_id: str, step_index: int) -> bool:
         gates = await self.store.attempts.list_gates(run_id=run_id)
@@ -247,6 +272,17 @@ async def deps_by_reference(bench: Bench) -> WorkflowHandle[Any, Any]:
     return handle
 
 
+async def turn(bench: Bench) -> WorkflowHandle[Any, Any]:
+    """The run of a turn, steered while it is in a tool."""
+    conversation = bench.conversation("turn")
+    ticket = await conversation.submit(echo_steps(1, delay=1.0))
+    await eventually(lambda: bench.is_in_a_tool(ticket.answer.run_id, 1))
+    await conversation.steer(script([], final="steered"))
+    handle = bench.client.get_workflow_handle(ticket.answer.run_id)
+    await handle.result()
+    return handle
+
+
 async def searching(bench: Bench) -> WorkflowHandle[Any, Any]:
     """A run that searches for what another one of its conversation said."""
     said = script([], final="the vault is number 7413")
@@ -295,6 +331,56 @@ async def approved(bench: Bench) -> WorkflowHandle[Any, Any]:
     return handle
 
 
+async def conversation_ended(bench: Bench) -> WorkflowHandle[Any, Any]:
+    """Two turns, another answer, every change of a member, and an end by close."""
+    conversation = bench.conversation("conversation_ended")
+    await conversation.say(echo_steps(1), message_id="one")
+    await conversation.say(echo_steps(0), message_id="two")
+    again = await conversation.regenerate(1, message_id="again")
+    await conversation.reply("", again)
+    await eventually(lambda: bench.is_answered(conversation, 1, 2))
+    await conversation.select_variant(1, 2)
+    await conversation.hide(0)
+    await conversation.conceal(0)
+    await conversation.rename("A name")
+    await conversation.archive()
+    await conversation.fork(1, into="conversation_ended_fork")
+    await conversation.close()
+    return await bench.ended_conversation(conversation)
+
+
+async def conversation_idle(bench: Bench) -> WorkflowHandle[Any, Any]:
+    conversation = bench.conversation("conversation_idle", idle_seconds=0.3)
+    await conversation.say(echo_steps(0), message_id="one")
+    return await bench.ended_conversation(conversation)
+
+
+async def conversation_recycled(bench: Bench) -> WorkflowHandle[Any, Any]:
+    """The first execution of one that continued as new, with a message in its queue."""
+    conversation = bench.conversation("conversation_recycled", recycle_turns=1)
+    first = await conversation.submit(echo_steps(1, delay=0.5), message_id="one")
+    second = await conversation.submit(echo_steps(0), message_id="two")
+    await conversation.reply("", second)
+    handle = bench.client.get_workflow_handle(conversation.workflow_id)
+    chain = (await handle.describe()).raw_description.workflow_execution_info.first_run_id
+    await conversation.reply("", first)
+    return bench.client.get_workflow_handle(handle.id, run_id=chain)
+
+
+async def conversation_cancelled(bench: Bench) -> WorkflowHandle[Any, Any]:
+    """Cancelled while its turn is in a tool, after it was steered and one more was interrupted."""
+    conversation = bench.conversation("conversation_cancelled", mid_turn="interrupt")
+    first = await conversation.submit(echo_steps(1, delay=60), message_id="one")
+    await eventually(lambda: bench.is_in_a_tool(first.answer.run_id, 1))
+    await conversation.steer(echo_steps(0), message_id="steer")
+    second = await conversation.submit(echo_steps(1, delay=60), message_id="two")
+    await eventually(lambda: bench.is_in_a_tool(second.answer.run_id, 1))
+    handle = bench.client.get_workflow_handle(conversation.workflow_id)
+    await handle.cancel()
+    await ended(handle)
+    return handle
+
+
 async def ended(handle: WorkflowHandle[Any, Any]) -> None:
     try:
         await handle.result()
@@ -311,14 +397,32 @@ async def large(servers: Bench) -> WorkflowHandle[Any, Any]:
     return handle
 
 
-SCENARIOS: dict[str, Scenario] = {
+RUNS: dict[str, Scenario] = {
     each.__name__: each
     for each in (
         *(completed, parallel_tools, continued, failed, cancelled, recovered, fallback),
         *(delegating, delegated, delegating_failed, delegating_cancelled),
-        *(parked, hop_left, hop_taken, deps_by_reference, streamed, approved, large, searching),
+        *(
+            parked,
+            hop_left,
+            hop_taken,
+            deps_by_reference,
+            streamed,
+            approved,
+            large,
+            searching,
+            turn,
+        ),
     )
 }
+CONVERSATIONS: dict[str, Scenario] = {
+    each.__name__: each
+    for each in (
+        *(conversation_ended, conversation_idle, conversation_recycled),
+        conversation_cancelled,
+    )
+}
+SCENARIOS: dict[str, Scenario] = {**RUNS, **CONVERSATIONS}
 FAULTS = (
     Fault(name="late", action="delay", seconds=3, run_id="fallback", holds="tool_call_started"),
 )
@@ -405,13 +509,14 @@ def payloads_beside(recording: Path) -> InMemoryChunkStore:
 
 async def record(into: Path) -> list[Path]:
     """Record what is missing of this release; the files that were written."""
-    workflow = into / AGENT_RUN
-    workflow.mkdir(parents=True, exist_ok=True)
+    for workflow in (AGENT_RUN, CONVERSATION):
+        (into / workflow).mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     with tempfile.TemporaryDirectory(prefix="perdure-record-") as directory:
         async with bench(Path(directory)) as servers:
             for name, scenario in SCENARIOS.items():
-                path = workflow / f"{name}.v{release()}.json"
+                workflow = CONVERSATION if name in CONVERSATIONS else AGENT_RUN
+                path = into / workflow / f"{name}.v{release()}.json"
                 if path.exists():
                     continue
                 history = await (await scenario(servers)).fetch_history()

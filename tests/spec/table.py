@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = {
     "behaviours.toml": ROOT / "docs" / "step-persistence.md",
     "conversation_search.toml": ROOT / "docs" / "conversation-search.md",
+    "conversations.toml": ROOT / "docs" / "conversations.md",
 }
 """By the list whose behaviours a page tells."""
 

@@ -7,6 +7,7 @@ from pymongo import MongoClient
 from stores.mongo.indexes import COLLECTIONS
 from stores.mongo.steps import MongoStepStore
 from tests.stores.conformance import StepStoreConformance
+from tests.stores.conversation_conformance import ConversationConformance
 from tests.stores.step_media_conformance import StepMediaConformance
 
 pytestmark = pytest.mark.integration
@@ -24,6 +25,12 @@ async def store(mongodb_uri: str, prepared_database: str) -> AsyncIterator[Mongo
 
 
 class TestMongoStepStore(StepStoreConformance, StepMediaConformance):
+    @pytest.fixture
+    def store(self, store: MongoStepStore) -> MongoStepStore:
+        return store
+
+
+class TestMongoConversations(ConversationConformance):
     @pytest.fixture
     def store(self, store: MongoStepStore) -> MongoStepStore:
         return store

@@ -70,7 +70,7 @@ class TestIndexes:
         database = client[mongodb_database]
         problems = await check_indexes(database)
         assert len(problems) == len(INDEXES)
-        assert problems[0] == "index events_key_v1 is missing; run `perdure init`"
+        assert "index events_key_v1 is missing; run `perdure init`" in problems
         done = await create_indexes(database)
         assert len(done) == len(COLLECTIONS) + len(INDEXES)
         assert await check_indexes(database) == []
@@ -83,9 +83,10 @@ class TestIndexes:
         database = client[mongodb_database]
         await database.events.create_index([("run_id", 1)], name="events_key_v1")
         await database.events.create_index([("x", 1)], name="somebody_elses")
-        assert (await check_indexes(database))[0] == (
+        problem = (
             "index events_key_v1 has other options than this version needs; run `perdure init`"
         )
+        assert problem in await check_indexes(database)
         assert "repaired index events_key_v1" in await create_indexes(database)
         assert await check_indexes(database) == []
         assert "somebody_elses" in await database.events.index_information()

@@ -1,0 +1,166 @@
+"""Commands about conversations: list, rebuild, delete."""
+
+import asyncio
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from cli.connections import connected_client, current_settings, opened_store
+from cli.failures import CommandError
+from cli.options import AsJson, Workspace
+from cli.output import moment, note, print_json, print_table, print_text
+
+if TYPE_CHECKING:
+    from settings import Settings
+    from stores.conversation_records import ConversationRecord, RemovedConversation
+    from stores.rebuilding import Rebuilt
+
+ConversationId = Annotated[
+    str, typer.Argument(metavar="CONVERSATION", help="Its id.", show_default=False)
+]
+
+
+def conversations_command(
+    *,
+    query: Annotated[
+        str, typer.Option(help="Only with this in their names, prompts or replies.")
+    ] = "",
+    archived: Annotated[
+        Literal["exclude", "include", "only"], typer.Option(help="Whether archived ones are shown.")
+    ] = "exclude",
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Most conversations.")] = 50,
+    offset: Annotated[int, typer.Option(min=0, help="How many are passed over.")] = 0,
+    workspace: Workspace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """List conversations, newest activity first."""
+
+    async def listed(settings: "Settings") -> "list[ConversationRecord]":
+        async with opened_store(settings, workspace) as store:
+            return await store.conversations.listing(
+                query, archived=archived, limit=limit, offset=offset
+            )
+
+    found = asyncio.run(listed(current_settings()))
+    if as_json:
+        print_json({"conversations": [asdict(each) for each in found]})
+        return
+    if not found:
+        note(f"No such conversation in workspace {workspace!r}.")
+        return
+    print_table(
+        ("conversation", "title", "agent", "turns", "state", "last activity"),
+        [
+            (
+                *(each.conversation_id, each.title, each.agent, each.turn_count),
+                "archived" if each.is_archived else each.state,
+                moment(each.updated_at),
+            )
+            for each in found
+        ],
+    )
+
+
+def rebuild_command(
+    *, conversation: ConversationId, workspace: Workspace = "default", as_json: AsJson = False
+) -> None:
+    """Make the turns of a conversation again from its runs and their snapshots.
+
+    What members chose (the answer that counts, what is hidden, the name) stays as it is.
+    """
+
+    async def rebuilt(settings: "Settings") -> "Rebuilt":
+        from stores.rebuilding import rebuild_conversation  # noqa: PLC0415
+
+        now = datetime.now(UTC)  # noqa: TID251 - the command line has no other clock
+        async with opened_store(settings, workspace) as store:
+            return await rebuild_conversation(store, conversation, now=now)
+
+    done = asyncio.run(rebuilt(current_settings()))
+    if as_json:
+        print_json(asdict(done))
+        return
+    print_text(
+        f"{done.turns} turns with {done.variants} answers come from runs; "
+        f"{done.changed_rows} rows were not as they say, and are now"
+    )
+
+
+def delete_conversation_command(
+    *,
+    conversation: ConversationId,
+    delete: Annotated[
+        bool, typer.Option("--delete/--dry-run", help="Delete it; without it, only say what it is.")
+    ] = False,
+    workspace: Workspace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Delete a conversation with its runs and the messages that nothing else refers to.
+
+    A turn in progress is cancelled first. Turns that forks have inherited stay for them.
+    """
+    settings = current_settings()
+    head = asyncio.run(_known(settings, workspace, conversation))
+    if not delete:
+        print_text(f"would delete {conversation}: {head.turn_count} turns with agent {head.agent}")
+        note("Nothing was touched: the same command with --delete removes it.")
+        return
+    removed = asyncio.run(_delete(settings, workspace, conversation))
+    if as_json:
+        print_json(asdict(removed))
+        return
+    print_text(f"deleted {conversation}")
+    for name, count in removed.counts.items():
+        print_text(f"  {name}: {count}")
+
+
+async def _known(settings: "Settings", workspace: str, conversation: str) -> "ConversationRecord":
+    from stores.errors import ConversationNotFoundError  # noqa: PLC0415
+
+    async with opened_store(settings, workspace) as store:
+        head = await store.conversations.find(conversation)
+    if head is None:
+        problem = f"workspace {workspace!r} has no such conversation"
+        raise ConversationNotFoundError(conversation, problem)
+    return head
+
+
+async def _delete(settings: "Settings", workspace: str, conversation: str) -> "RemovedConversation":
+    await _end(settings, workspace, conversation)
+    now = datetime.now(UTC)  # noqa: TID251 - the command line has no other clock
+    async with opened_store(settings, workspace) as store:
+        return await store.conversations.delete(conversation, now=now)
+
+
+async def _end(settings: "Settings", workspace: str, conversation: str) -> None:
+    """Cancel the conversation's workflow, and its turn with it, and wait until both have ended."""
+    from temporalio.client import WorkflowFailureError  # noqa: PLC0415
+    from temporalio.service import RPCError, RPCStatusCode  # noqa: PLC0415
+
+    from workflows.conversation_models import conversation_workflow_id  # noqa: PLC0415
+
+    client = await connected_client(settings)
+    handle = client.get_workflow_handle(conversation_workflow_id(workspace, conversation))
+    try:
+        await handle.cancel()
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
+        return  # it has ended
+    try:
+        async with asyncio.timeout(_END_SECONDS):
+            await handle.result()
+    except WorkflowFailureError:
+        return
+    except TimeoutError as error:
+        message = (
+            f"conversation {conversation!r} did not end within {_END_SECONDS} s of being "
+            "cancelled: no worker runs, or a tool goes on. Nothing was deleted"
+        )
+        raise CommandError(message) from error
+
+
+_END_SECONDS = 30
+"""A tool hears of a cancellation with its next heartbeat."""

@@ -1,0 +1,127 @@
+"""Removing a conversation: its rows, its runs, and the messages that nothing else refers to."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from pymongo.asynchronous.client_session import AsyncClientSession
+
+from stores.conversation_records import ConversationRecord, RemovedConversation
+from stores.conversations import buried
+from stores.errors import ConversationNotFoundError
+from stores.mongo.client import Database, MongoConnection
+from stores.mongo.conversation_documents import (
+    conversation_document,
+    conversation_key,
+    record_of,
+)
+from stores.mongo.documents import Document
+from stores.mongo.leftovers import View
+from stores.mongo.references import unreferred
+from stores.mongo.transactions import run_transaction
+
+_BATCH = 500
+
+OF_RUNS = ("events", "snapshots", "tool_effects", "tool_attempts")
+"""Collections whose rows belong to one run, by `run_id` and `workspace_id`."""
+
+OF_CONVERSATIONS = ("conversation_messages",)
+"""Collections whose rows belong to one conversation, by its id and `workspace_id`."""
+
+
+async def remove_conversation(
+    connection: MongoConnection, workspace_id: str, conversation_id: str, *, now: datetime
+) -> RemovedConversation:
+    """Bury the head in one transaction, then remove what is left; may be begun again.
+
+    Kept for forks: turns that they inherited, with variants, runs and messages.
+
+    Raises:
+        ConversationNotFoundError: the workspace never had the conversation.
+    """
+    database = connection.database
+    await _bury(connection, workspace_id, conversation_id, now)
+    mine: Document = conversation_key(workspace_id, conversation_id)
+    kept = await _inherited_positions(database, workspace_id, conversation_id)
+    kept_runs = await _runs_at(database, mine, kept)
+    counts: dict[str, int] = {}
+    gone = {**mine, "position": {"$not": {"$in": kept}}}
+    for name in ("variants", "turns"):
+        counts[name] = (await database[name].delete_many(gone)).deleted_count
+    for name in OF_CONVERSATIONS:
+        counts[name] = (await database[name].delete_many(mine)).deleted_count
+    runs = database["runs"].find({**mine, "_id": {"$not": {"$in": kept_runs}}}, {"_id": 1})
+    counts |= dict.fromkeys(("runs", *OF_RUNS, "positions", "messages"), 0)
+    for batch in _batches([each["_id"] for each in await runs.to_list()]):
+        for name, count in (await _remove_runs(connection, workspace_id, batch)).items():
+            counts[name] += count
+    return RemovedConversation(conversation_id=conversation_id, counts=counts)
+
+
+async def _bury(
+    connection: MongoConnection, workspace_id: str, conversation_id: str, now: datetime
+) -> None:
+    heads = connection.database["conversations"]
+    key = conversation_key(workspace_id, conversation_id)
+
+    async def bury(session: AsyncClientSession) -> None:
+        found = await heads.find_one({"_id": key}, session=session)
+        if found is None:
+            raise ConversationNotFoundError(conversation_id, "this workspace never had it")
+        head = buried(record_of(ConversationRecord, found), now)
+        await heads.replace_one({"_id": key}, conversation_document(head), session=session)
+
+    await run_transaction(connection.client(), bury)
+
+
+async def _inherited_positions(
+    database: Database, workspace_id: str, conversation_id: str
+) -> list[int]:
+    query = {"workspace_id": workspace_id, "source_conversation_id": conversation_id}
+    return sorted(await database["turns"].distinct("position", query))
+
+
+async def _runs_at(database: Database, mine: Document, positions: Sequence[int]) -> list[str]:
+    query = {**mine, "position": {"$in": list(positions)}}
+    return list(await database["variants"].distinct("run_id", query))
+
+
+async def _remove_runs(
+    connection: MongoConnection, workspace_id: str, runs: Sequence[str]
+) -> dict[str, int]:
+    """Rows of the runs first, the runs last: what was removed in part is found again."""
+    database = connection.database
+    of_runs: Document = {"run_id": {"$in": list(runs)}, "workspace_id": workspace_id}
+    positions = database["positions"]
+    said = positions.aggregate(
+        [
+            {"$match": {**of_runs, "message": {"$exists": True}}},
+            {"$group": {"_id": "$message"}},
+        ]
+    )
+    digests = [each["_id"] for each in await (await said).to_list()]
+    counts = {name: (await database[name].delete_many(of_runs)).deleted_count for name in OF_RUNS}
+    counts["positions"] = (await positions.delete_many(of_runs)).deleted_count
+    counts["messages"] = 0
+    for batch in _batches(digests):
+        counts["messages"] += await _remove_messages(connection, batch)
+    gone = {"_id": {"$in": list(runs)}, "workspace_id": workspace_id}
+    counts["runs"] = (await database["runs"].delete_many(gone)).deleted_count
+    return counts
+
+
+async def _remove_messages(connection: MongoConnection, digests: Sequence[str]) -> int:
+    """Those that nothing refers to, looked at again in the transaction that removes them."""
+    database = connection.database
+
+    async def remove(session: AsyncClientSession) -> int:
+        view = View(database=database, cutoff=0, is_dry=False, session=session)
+        free = await unreferred(view, digests)
+        query: dict[str, Any] = {"_id": {"$in": free}}
+        return (await database["messages"].delete_many(query, session=session)).deleted_count
+
+    return await run_transaction(connection.client(), remove)
+
+
+def _batches(items: Sequence[str]) -> list[Sequence[str]]:
+    return [items[start : start + _BATCH] for start in range(0, len(items), _BATCH)]

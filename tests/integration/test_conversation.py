@@ -1,0 +1,327 @@
+"""The workflow `conversation` on a real Temporal server: everything that a conversation is for."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.service import RPCError
+
+from stores.conversation_records import Turn
+from stores.conversation_rows import ConversationRows
+from stores.errors import ConversationNotFoundError
+from stores.memory import InMemoryStepStore
+from stores.rebuilding import rebuild_conversation
+from tests.helpers.chatting import EchoModel, prompts
+from tests.helpers.conversing import ConversationSuite
+from tests.helpers.eventually import eventually
+from tests.helpers.workers import replay, running_worker
+from workflows.conversation_models import ConversationStatus
+from workflows.durable_conversation import (
+    ConversationRefusedError,
+    DurableConversation,
+    TurnFailedError,
+)
+
+pytestmark = pytest.mark.integration
+
+
+@dataclass
+class DurableTalking:
+    client: Client
+    store: InMemoryStepStore
+    task_queue: str
+    echo: EchoModel
+
+    def begin(
+        self, *, max_turns: int = 20, conversation_id: str = "", **settings: Any
+    ) -> DurableConversation:
+        return DurableConversation.connect(
+            self.client,
+            agent="conversation",
+            conversation_id=conversation_id or f"c-{uuid4().hex}",
+            max_turns=max_turns,
+            task_queue=self.task_queue,
+            **settings,
+        )
+
+    async def turns(self, conversation: DurableConversation) -> list[Turn]:
+        return await self.store.conversations.list_turns(conversation.conversation_id)
+
+    async def status(self, conversation: DurableConversation) -> ConversationStatus:
+        handle = self.client.get_workflow_handle(conversation.workflow_id)
+        status: ConversationStatus = await handle.query("status", result_type=ConversationStatus)
+        return status
+
+    async def is_running(self, conversation: DurableConversation, position: int) -> bool:
+        """Whether the model was asked about that turn."""
+        running = (await self.status(conversation)).running
+        asked = prompts(self.echo.seen[-1]) if self.echo.seen else []
+        turns = await self.turns(conversation)
+        is_there = running is not None and running.position == position
+        return is_there and asked[-1:] == [turns[position].record.prompt]
+
+    async def is_running_or_new(self, conversation: DurableConversation, position: int) -> bool:
+        """As `is_running`; also before the conversation exists."""
+        try:
+            return await self.is_running(conversation, position)
+        except (RPCError, ConversationNotFoundError):
+            return False
+
+    async def finished(self, conversation: DurableConversation) -> list[Turn]:
+        """The turns, once all have ended."""
+        turns = await self.turns(conversation)
+        return turns if all(each.record.status != "running" for each in turns) else []
+
+    async def spoil(self, conversation: DurableConversation) -> None:
+        """Damage what is kept of turns: words, statuses, and all of a turn that nobody chose on."""
+
+        conversation_id = conversation.conversation_id
+        turns = await self.turns(conversation)
+
+        async def work(rows: ConversationRows) -> None:
+            for turn in turns:
+                record = await rows.find_turn(conversation_id, turn.record.position)
+                assert record is not None
+                if record.is_inherited and len(turn.variants) == record.source_variant_count:
+                    continue  # it has no run of its own here
+                await rows.put_turns([replace(record, status="failed", variant_count=1)])
+                own = [each for each in turn.variants if each.conversation_id == conversation_id]
+                await rows.put_variants([replace(each, content="?", order=0) for each in own])
+
+        await self.store.conversations.transact("spoil", work)
+
+    async def state_of(self, run_id: str) -> WorkflowExecutionStatus | None:
+        return (await self.client.get_workflow_handle(run_id).describe()).status
+
+
+@pytest_asyncio.fixture
+async def talk(
+    temporal: Client, memory: InMemoryStepStore, task_queue: str
+) -> AsyncIterator[DurableTalking]:
+    echo = EchoModel()
+    async with running_worker(temporal, memory, [echo.agent()], task_queue):
+        yield DurableTalking(temporal, memory, task_queue, echo)
+
+
+class TestDurableConversation(ConversationSuite):
+    @pytest.fixture
+    def talking(self, talk: DurableTalking) -> DurableTalking:
+        return talk
+
+
+def words(turns: Sequence[Turn]) -> list[tuple[str, str | None]]:
+    return [(each.record.prompt, each.active.content if each.active else None) for each in turns]
+
+
+async def refused(asking: Awaitable[object]) -> str:
+    with pytest.raises(ConversationRefusedError) as caught:
+        await asking
+    return caught.value.kind
+
+
+async def test_thirty_says_at_once_are_thirty_turns_in_order_while_it_recycles(
+    talk: DurableTalking,
+) -> None:
+    conversation = talk.begin(max_turns=2, recycle_turns=7, queue_limit=29)
+    texts = [f"text {n}" for n in range(28)]
+    says = [conversation.say(text, message_id=text) for text in texts]
+    twice = conversation.say("text 5", message_id="text 5")
+    other = asyncio.create_task(conversation.say("text 5, otherwise", message_id="text 5"))
+    results = await asyncio.gather(*says, twice)
+    with pytest.raises(ConversationRefusedError, match="another text"):
+        await other
+
+    turns = await talk.turns(conversation)
+    assert sorted(each.record.prompt for each in turns) == sorted(texts)
+    assert [each.record.position for each in turns] == list(range(28))
+    assert {each.record.status for each in turns} == {"completed"}
+    asked = [prompts(each)[-1] for each in talk.echo.seen]
+    assert asked == [each.record.prompt for each in turns], "each is asked once, in order"
+    assert results[-1].output == results[5].output
+    answers = dict(words(turns))
+    assert [each.output for each in results[:28]] == [answers[text] for text in texts]
+
+    handle = talk.client.get_workflow_handle(conversation.workflow_id)
+    first = await anext(talk.client.list_workflows(f"WorkflowId = '{handle.id}'"), None)
+    assert first is not None
+    assert (await talk.status(conversation)).turns < 7
+    assert (await talk.status(conversation)).carried == 0
+    await replay(handle, [talk.echo.agent()])
+
+
+@pytest.mark.spec("CV-10")
+async def test_what_members_choose_decides_what_is_remembered(talk: DurableTalking) -> None:
+    conversation = talk.begin()
+    for text in ("one", "two", "three"):
+        await conversation.say(text)
+    again = await conversation.regenerate(1, message_id="again")
+    reply = await conversation.reply("", again)
+    assert prompts(talk.echo.seen[3]) == ["one", "two"], "what came later is not seen"
+    assert reply.output == "reply 4"
+    assert words(await talk.turns(conversation))[1] == ("two", "reply 2")
+
+    await conversation.select_variant(1, 2)
+    await conversation.hide(0)
+    await conversation.say("four")
+    assert prompts(talk.echo.seen[4]) == ["two", "three", "four"]
+    assert "reply 4" in str(talk.echo.seen[4])
+    assert "reply 2" not in str(talk.echo.seen[4])
+    await conversation.hide(0, is_on=False)
+    await conversation.conceal(2)
+    await conversation.say("five")
+    assert prompts(talk.echo.seen[5]) == ["one", "two", "four", "five"]
+
+    forked = await conversation.fork(1, into=f"{conversation.conversation_id}-fork")
+    assert prompts(forked.history) == ["one", "two"]
+    await forked.say("elsewhere")
+    assert prompts(talk.echo.seen[6]) == ["one", "two", "elsewhere"]
+    await forked.say("further")
+    assert prompts(talk.echo.seen[7]) == ["one", "two", "elsewhere", "further"]
+    assert len(await talk.turns(conversation)) == 5
+    assert await refused(conversation.fork(9, into="nowhere")) == "TurnNotFoundError"
+    assert await refused(conversation.regenerate(9)) == "TurnNotFoundError"
+
+    for each in (conversation, forked):
+        before = await eventually(partial(talk.finished, each))
+        same = await rebuild_conversation(talk.store, each.conversation_id, now=datetime.now(UTC))
+        assert same.changed_rows == 0, "what is maintained is what can be rebuilt"
+        await talk.spoil(each)
+        assert await talk.turns(each) != before
+        anew = await rebuild_conversation(talk.store, each.conversation_id, now=datetime.now(UTC))
+        assert anew.changed_rows > 0
+        assert await talk.turns(each) == before
+
+    await conversation.rename("Numbers", tags=("a",))
+    await conversation.archive()
+    head = await talk.store.conversations.find(conversation.conversation_id)
+    assert head is not None
+    assert (head.title, head.title_source, head.is_archived) == ("Numbers", "manual", True)
+    for each in (conversation, forked):
+        await replay(talk.client.get_workflow_handle(each.workflow_id), [talk.echo.agent()])
+
+
+async def test_a_message_in_mid_turn_follows_the_policy(talk: DurableTalking) -> None:
+    rejecting = talk.begin(mid_turn="reject")
+    first = asyncio.create_task(rejecting.say("wait 1", message_id="m"))
+    await eventually(lambda: talk.is_running_or_new(rejecting, 0))
+    assert await refused(rejecting.say("and?")) == "TurnInProgressError"
+    assert (await rejecting.submit("wait 1", message_id="m")).answer.position == 0
+    assert await refused(rejecting.fork(0, into="nowhere")) == "TurnStateError"
+    assert await refused(rejecting.regenerate(0)) == "TurnStateError"
+    talk.echo.gate.set()
+    await first
+    assert await refused(rejecting.steer("now")) == "TurnStateError"
+    assert await refused(rejecting.cancel()) == "TurnStateError"
+
+    talk.echo.gate.clear()
+    steering = talk.begin(mid_turn="steer")
+    answer = asyncio.create_task(steering.say("wait 2"))
+    await eventually(lambda: talk.is_running_or_new(steering, 0))
+    ticket = await steering.submit("shorter", message_id="s")
+    assert ticket.is_steer
+    await steering.steer("shorter", message_id="s")  # the same one
+    talk.echo.gate.set()
+    reply = await answer
+    assert prompts(talk.echo.seen[-1]) == ["wait 2", "shorter"]
+    (turn,) = await eventually(lambda: talk.finished(steering))
+    assert (turn.record.steers, words([turn])) == (("shorter",), [("wait 2", reply.output)])
+
+    talk.echo.gate.clear()
+    interrupting = talk.begin(mid_turn="interrupt", queue_limit=1)
+    doomed = asyncio.create_task(interrupting.say("wait 3"))
+    await eventually(lambda: talk.is_running_or_new(interrupting, 0))
+    assert (await interrupting.say("instead")).output == f"reply {len(talk.echo.seen)}"
+    with pytest.raises(TurnFailedError, match="cancelled"):
+        await doomed
+    assert prompts(talk.echo.seen[-1]) == ["instead"]
+    with pytest.raises(TurnFailedError, match="failed"):
+        await interrupting.say("fail")
+    turns = await eventually(lambda: talk.finished(interrupting))
+    assert [each.record.status for each in turns] == ["cancelled", "completed", "failed"]
+
+
+async def test_a_full_queue_and_a_closed_conversation_refuse(talk: DurableTalking) -> None:
+    conversation = talk.begin(queue_limit=1)
+    first = asyncio.create_task(conversation.say("wait"))
+    await eventually(lambda: talk.is_running_or_new(conversation, 0))
+    waiting = await conversation.submit("second", message_id="second")
+    assert await refused(conversation.submit("third")) == "QueueFullError"
+    assert (await conversation.submit("second", message_id="second")).answer == waiting.answer
+    await conversation.close()
+    assert await refused(conversation.say("more")) == "ConversationClosedError"
+    talk.echo.gate.set()
+    await asyncio.gather(first, conversation.reply("second", waiting))
+    await talk.client.get_workflow_handle(conversation.workflow_id).result()
+    assert await refused(conversation.say("more")) == "ConversationClosedError"
+    await talk.store.conversations.delete(conversation.conversation_id, now=datetime.now(UTC))
+    assert await refused(conversation.say("more")) == "ConversationClosedError"
+
+    for asking in ("rename", "hide", "regenerate", "refresh"):
+        messages: list[str] = []
+        for missing in (
+            replace(
+                talk.begin(), workspace_id="other", conversation_id=conversation.conversation_id
+            ),
+            talk.begin(conversation_id="never"),
+        ):
+            arguments = {"rename": ("x",), "hide": (0,), "regenerate": (0,)}.get(asking, ())
+            with pytest.raises(ConversationRefusedError) as caught:
+                await getattr(missing, asking)(*arguments)
+            assert caught.value.kind == "ConversationNotFoundError"
+            messages.append(caught.value.reason.replace(missing.conversation_id, "ID"))
+        assert messages[0] == messages[1]
+    with pytest.raises(ValueError, match="at least 1"):
+        talk.begin(max_turns=0)
+
+
+async def test_it_ends_when_idle_and_the_same_message_has_the_same_answer_after_that(
+    talk: DurableTalking,
+) -> None:
+    conversation = talk.begin(idle_seconds=0.5, names_itself=True, namer_model="test")
+    first = await conversation.say("one", message_id="m1")
+    handle = talk.client.get_workflow_handle(conversation.workflow_id)
+    await handle.result()
+    head = await talk.store.conversations.find(conversation.conversation_id)
+    assert head is not None
+    assert (head.title, head.title_source, head.naming_tokens > 0) == ("a", "generated", True)
+    again = await conversation.say("one", message_id="m1")
+    assert again.output == first.output
+    await conversation.say("two")
+    assert [prompts(each) for each in talk.echo.seen] == [["one"], ["one", "two"]]
+    await replay(handle, [talk.echo.agent()])
+
+
+async def test_a_conversation_that_is_cancelled_or_terminated_never_terminates_its_turn(
+    talk: DurableTalking,
+) -> None:
+    conversation = talk.begin()
+    first = asyncio.create_task(conversation.say("wait"))
+    await eventually(lambda: talk.is_running_or_new(conversation, 0))
+    handle = talk.client.get_workflow_handle(conversation.workflow_id)
+    await handle.cancel()
+    with pytest.raises(WorkflowFailureError):
+        await handle.result()
+    with pytest.raises(TurnFailedError, match="cancelled"):
+        await first
+    (turn,) = await talk.turns(conversation)
+    assert turn.record.status == "cancelled"
+    assert turn.active is not None
+    assert await talk.state_of(turn.active.run_id) == WorkflowExecutionStatus.CANCELED
+    await replay(handle, [talk.echo.agent()])
+
+    second = asyncio.create_task(conversation.say("wait more", message_id="m"))
+    await eventually(lambda: talk.is_running_or_new(conversation, 1))
+    await talk.client.get_workflow_handle(conversation.workflow_id).terminate()
+    with pytest.raises(TurnFailedError, match="cancelled"):
+        await second
+    talk.echo.gate.set()
+    await conversation.say("three")  # takes up what the terminated workflow left
+    turns = await eventually(lambda: talk.finished(conversation))
+    assert [each.record.status for each in turns] == ["cancelled", "cancelled", "completed"]
