@@ -50,7 +50,7 @@ def gc_command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove stored messages, media and payloads that nothing refers to.
+    """Remove what is stored and nothing refers to: messages, media, payloads.
 
     Pruned snapshots leave messages behind, and messages that were replaced. Media that only such
     messages name go with them, and are not counted before; media on disk or in S3 stay. Payloads

@@ -56,7 +56,7 @@ def test_a_record_is_made_from_what_the_seed_requires(
 @pytest.mark.spec("SP-8")
 def test_a_snapshot_holds_messages_and_what_they_belong_to() -> None:
     names = {each.name for each in fields(ContinuableSnapshot)}
-    assert names - OF_THE_SEED[2][2] == {"sequence", "branch", "commit_number"}
+    assert names - OF_THE_SEED[2][2] == {"sequence", "branch", "commit_number", "ranges"}
 
 
 @pytest.mark.spec("SP-128")
