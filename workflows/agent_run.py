@@ -40,6 +40,7 @@ with workflow.unsafe.imports_passed_through():
         ResumedAgent,
         Resumption,
         core_run_id,
+        end_before_it_went_on,
         hops_of_execution,
     )
     from workflows.journal import Journal, journal_of_execution
@@ -304,7 +305,11 @@ async def _load_history(request: AgentRunInput, run_id: str) -> _Beginning:
     One that was begun in another execution goes on with its own history.
     """
     if request.hop is not None:
-        history = await _load_own_history(request.hop, run_id, request.workspace_id)
+        try:
+            history = await _load_own_history(request.hop, run_id, request.workspace_id)
+        except (Exception, asyncio.CancelledError) as error:
+            await end_before_it_went_on(run_id, request.hop, error)
+            raise
         return _Beginning(history=history, conversation_id=request.conversation_id or run_id)
     source = request.continue_from or request.fork_from
     conversation_id = request.conversation_id or run_id

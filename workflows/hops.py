@@ -17,13 +17,15 @@ from pydantic_ai.agent import AgentRun, WrapperAgent
 from pydantic_ai.messages import ModelMessage, ModelRequest
 from pydantic_ai.tools import RunContext
 from pydantic_ai.usage import RunUsage
+from pydantic_core import to_jsonable_python
 from temporalio import workflow
+from temporalio.exceptions import is_cancelled_exception
 
 from activities.boundaries import HopBounds
 from workflows.approvals import approvals_of_execution
 from workflows.journal import journal_of_execution
 from workflows.parking import parking_of_execution
-from workflows.recorder import RunRecorder
+from workflows.recorder import CANCELLED, Failure, RunRecorder
 from workflows.recording import RecordingState
 from workflows.transcript import is_settled
 
@@ -177,6 +179,17 @@ def gone_on(recorder: RunRecorder) -> bool:
     journal_of_execution().go_on(recorder.run_id, state.next_sequence)
     recorder.go_on(state, hops.resumption.messages)
     return True
+
+
+async def end_before_it_went_on(run_id: str, state: HopState, error: BaseException) -> None:
+    """Record the end of a run whose history was not loaded, or that was cancelled meanwhile."""
+    journal = journal_of_execution()
+    await journal.identify(run_id, state.registration_id)
+    journal.go_on(run_id, state.recording.next_sequence)
+    recorder = RunRecorder(run_id, journal)
+    recorder.step_index = state.recording.step_index
+    failure = CANCELLED if is_cancelled_exception(error) else Failure.of(error)
+    await recorder.failed(failure, to_jsonable_python(state.usage, exclude_none=True))
 
 
 async def hop_when_due(
