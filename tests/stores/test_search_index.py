@@ -1,6 +1,7 @@
 """The index in MongoDB says what the reference says, whatever was saved and in whatever order."""
 
 import asyncio
+import hashlib
 import os
 import random
 from collections.abc import AsyncIterator
@@ -27,7 +28,7 @@ from pymongo.errors import AutoReconnect
 
 from stores.commits import Commit
 from stores.media.protocols import NO_CONTEXT, MediaContext
-from stores.mongo.media import MongoMediaStore
+from stores.mongo.media import MongoMediaStore, media_id
 from stores.mongo.search_writer import SearchLogWriter
 from stores.mongo.steps import MongoStepStore
 from stores.search.answering import search_history
@@ -354,6 +355,14 @@ async def test_large_texts_are_found_and_files_are_not_read(
         media.read.clear()
         await searched.history_index.reindex()
         assert "image/png" not in media.read
+    # A text that is lost costs its message, and where positions have no names its snapshot.
+    digest = hashlib.sha256(str(result.content).encode()).hexdigest()
+    with MongoClient[dict[str, Any]](mongodb_uri) as client:
+        manifest = {"_id": media_id(digest, store.workspace_id)}
+        assert client[prepared_database].media.delete_one(manifest).deleted_count == 1
+    await fresh.history_index.reindex()
+    found = await search_history(SnapshotHistorySource(fresh), text_query("picture", talk))
+    assert (len(found.matches), found.messages, found.skipped) == (1, 1, 2)
     await media.aclose()
     await store.aclose()
     await fresh.aclose()
