@@ -121,6 +121,16 @@ class MessageMedia:
             StoreUnavailableError: the media store is away. Retryable.
             StoreConfigurationError: it refuses. Not retryable.
         """
+        return await self._restored(texts, wants_files=True)
+
+    async def searched(self, texts: Mapping[str, str]) -> StoredTexts:
+        """As `restored`, without reading files: in place of a file's bytes is its URI.
+
+        A message that lies in the media store as a whole is read, small files in it included.
+        """
+        return await self._restored(texts, wants_files=False)
+
+    async def _restored(self, texts: Mapping[str, str], *, wants_files: bool) -> StoredTexts:
         found = {digest: text for digest, text in texts.items() if not is_marked(text)}
         broken: dict[str, StoreError] = {}
         nodes: dict[str, Json] = {}
@@ -135,7 +145,9 @@ class MessageMedia:
                 broken[digest] = StoreError(f"a message is no JSON: {error}")
             else:
                 nodes[digest] = node
-        contents, missing = await self._fetched(wanted)
+        files = {} if wants_files else {u: r for u, r in wanted.items() if r.encoding != "text"}
+        contents, missing = await self._fetched({u: wanted[u] for u in wanted.keys() - files})
+        contents |= {uri: uri.encode() for uri in files}
         for digest, node in nodes.items():
             try:
                 found[digest] = _text_of(inlined(node, contents))

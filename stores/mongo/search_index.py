@@ -24,6 +24,7 @@ from stores.mongo.reindexing import Reindexed, Tell, reindex
 from stores.mongo.search_indexer import SearchIndexer
 from stores.mongo.search_log import COMPLETE, LOG, STATE, of_conversation
 from stores.mongo.search_ranking import hits_of, scores_of
+from stores.mongo.search_texts import SearchTexts
 from stores.mongo.search_view import LogView, Places
 from stores.mongo.search_writer import LoggedConversations
 from stores.search.analysis import AnalyzerName, analyzer_named
@@ -99,10 +100,14 @@ class SearchMemory:
         self.views = SearchViews(memory_bytes)
         self._known = LoggedConversations()
 
-    def index(self, connection: MongoConnection, workspace_id: str) -> "SearchIndex":
+    def index(
+        self, connection: MongoConnection, texts: SearchTexts, workspace_id: str
+    ) -> "SearchIndex":
         """The index of a workspace."""
-        indexer = SearchIndexer(connection, self._known, self.analyzer, workspace_id=workspace_id)
-        return SearchIndex(connection, self, indexer, workspace_id=workspace_id)
+        indexer = SearchIndexer(
+            connection, self._known, self.analyzer, texts, workspace_id=workspace_id
+        )
+        return SearchIndex(connection, self, indexer, texts, workspace_id=workspace_id)
 
 
 class SearchIndex:
@@ -113,6 +118,7 @@ class SearchIndex:
         connection: MongoConnection,
         memory: SearchMemory,
         indexer: SearchIndexer,
+        texts: SearchTexts,
         *,
         workspace_id: str,
     ) -> None:
@@ -120,6 +126,7 @@ class SearchIndex:
         self._memory = memory
         self._views = memory.views
         self.indexer = indexer
+        self._texts = texts
         self._analyzer = memory.analyzer
         self._workspace_id = workspace_id
 
@@ -143,11 +150,11 @@ class SearchIndex:
     async def reindex(self, *, tell: Tell = lambda _: None) -> Reindexed:
         """Make the index of all workspaces anew; see `stores.mongo.reindexing`."""
         with store_errors("make the search index", self._connection.where):
-            return await reindex(
-                self._database,
-                lambda workspace_id: self._memory.index(self._connection, workspace_id).indexer,
-                tell=tell,
-            )
+            return await reindex(self._database, self._indexer_of, tell=tell)
+
+    def _indexer_of(self, workspace_id: str) -> SearchIndexer:
+        texts = self._texts.for_workspace(workspace_id)
+        return self._memory.index(self._connection, texts, workspace_id).indexer
 
     # From memory
 
@@ -297,7 +304,7 @@ class SearchIndex:
         view.is_searched = True
         runs = [each for each in view.runs.values() if query.run_id in {None, each.run_id}]
         return LogRanking(
-            self._database,
+            self._texts,
             places=places,
             scores=scores,
             digests=view.digests,
@@ -338,7 +345,7 @@ class LogRanking:
 
     def __init__(
         self,
-        database: Database,
+        texts: SearchTexts,
         *,
         places: Places,
         scores: Any,  # noqa: ANN401 - an array
@@ -346,7 +353,7 @@ class LogRanking:
         run_count: int,
         skipped: int,
     ) -> None:
-        self._database = database
+        self._texts = texts
         self._places = places
         self._scores = scores
         self._digests = digests
@@ -359,11 +366,10 @@ class LogRanking:
         return hits_of(self._scores, self._places.starts)
 
     async def messages(self, windows: Sequence[Window]) -> list[list[ModelMessage | None]]:
-        """See `Ranking.messages`. One query."""
+        """See `Ranking.messages`. One query, and what large texts lie elsewhere."""
         wanted = [self._digests_of(each) for each in windows]
         asked = list({digest for each in wanted for digest in each})
-        found = self._database["messages"].find({"_id": {"$in": asked}}, {"text": 1})
-        texts = {each["_id"]: each["text"] for each in await found.to_list()}
+        texts = await self._texts.load(asked)
         size = sum(map(len, texts.values()))
         messages = await _in_thread_if(size > _LONG_BODIES, lambda: _loaded(texts))
         return [[messages.get(digest) for digest in each] for each in wanted]

@@ -16,6 +16,7 @@ from pymongo.errors import PyMongoError
 
 from stores.commits import Verdict
 from stores.digests import load_message
+from stores.errors import StoreError
 from stores.histories import positions_in
 from stores.mongo.client import Database, MongoConnection
 from stores.mongo.documents import Document, ranges_in, snapshot_row
@@ -26,6 +27,7 @@ from stores.mongo.search_log import (
     LoggedRun,
     hash_number,
 )
+from stores.mongo.search_texts import SearchTexts
 from stores.mongo.search_writer import (
     Free,
     LoggedConversation,
@@ -49,12 +51,14 @@ DEADLINE_SECONDS = 0.2
 """Of what a commit waits for its log entries; they take a few milliseconds."""
 
 _AT_ONCE = 500
-"""Bodies that are loaded together, and hashes that are looked up together."""
+"""Hashes that are looked up together."""
 
 _LONG_TEXT = 50_000
 """Characters of a message that is read in a thread: counting them takes some 10 ms."""
 
 _NAMED = {"ranges": 1, "state": 1}
+
+_LAG = (PyMongoError, StoreError, TimeoutError, OutdatedError, ValueError, KeyError)
 
 _TAKEN_BACK = ("superseded", "abandoned")
 
@@ -67,10 +71,12 @@ class SearchIndexer:
         connection: MongoConnection,
         known: LoggedConversations,
         analyzer: Analyzer,
+        texts: SearchTexts,
         *,
         workspace_id: str,
     ) -> None:
         self._connection = connection
+        self._texts = texts
         self._known = known
         self._analyzer = analyzer
         self._workspace_id = workspace_id
@@ -102,7 +108,7 @@ class SearchIndexer:
                     facts = RunFacts.of(runs[run_id])
                     if not is_plain or not await self._log_plan(facts, plan):
                         await self.catch_up_run(facts)
-        except (PyMongoError, TimeoutError, OutdatedError, ValueError, KeyError) as error:
+        except _LAG as error:
             self._forget(runs.values())
             _LOGGER.warning(
                 "the search log lags behind runs %s, until the next commit or search: %s: %s",
@@ -144,7 +150,8 @@ class SearchIndexer:
             placed = _placed(run.run_id, plan, logged)
             if placed is None:
                 return False
-            texts = {digest: body.text for digest, body in plan.messages.bodies.items()}
+            stored = {digest: body.text for digest, body in plan.messages.bodies.items()}
+            texts = await self._texts.searched(stored)
             await log.append(await self._append_of(run, log, logged, placed, texts), logged)
         if saved:
             sequences = [each.sequence for each in saved]
@@ -212,6 +219,7 @@ class SearchIndexer:
         logged = await log.run(run.run_id)
         placed: dict[int, str] = {}
         unreadable: list[int] = []
+        named: dict[int, Sequence[str]] = {}
         for row in rows:
             is_complete = row.state == "complete"
             if row.mark in _TAKEN_BACK or not (is_complete or row.names_positions):
@@ -224,8 +232,9 @@ class SearchIndexer:
                 # An interrupted one adds nothing, but may have stamped what is there.
                 held = {place: each for place, each in found_at.items() if place in logged.held}
                 placed |= found_at if is_complete else held
-            elif logged.overlapped is None or row.sequence > logged.overlapped:
-                await self._log_by_hash(run, log, logged, row, digests)
+                named |= {row.sequence: digests} if is_complete and row.mark is None else {}
+            elif not await self._log_by_hash(run, log, logged, row, digests):
+                unreadable.append(row.sequence)
         append = Append(run_id=run.run_id, branch="", started_at=run.started_at)
         taken_back = [row for row in rows if row.mark in _TAKEN_BACK]
         if taken_back:
@@ -233,7 +242,8 @@ class SearchIndexer:
             away = set(append.dropped)
             placed = live | {place: each for place, each in placed.items() if place not in away}
         if placed:
-            append = await self._loaded_append(run, log, logged, placed, append.dropped)
+            append, lost = await self._loaded_append(run, log, logged, placed, append.dropped)
+            unreadable += [each for each, digests in named.items() if lost & {*digests}]
         append.unreadable = [each for each in unreadable if each not in logged.unreadable]
         append.branch = rows[-1].branch if rows else ""
         await log.append(append, logged)
@@ -248,12 +258,22 @@ class SearchIndexer:
         logged: LoggedRun,
         row: SnapshotRow,
         digests: Sequence[str],
-    ) -> None:
-        """Log a snapshot whose writer named no positions: what overlaps is the same."""
+    ) -> bool:
+        """Log a snapshot whose writer named no positions: what overlaps is the same.
+
+        Returns:
+            Whether all of its messages can be read; otherwise nothing of it was logged.
+        """
+        if logged.overlapped is not None and row.sequence <= logged.overlapped:
+            return True
         hash_of = {each.digest: each.hash for each in logged.held.values()}
         unknown = [each for each in digests if each not in hash_of | dict.fromkeys(logged.empty)]
-        for digest, text in (await self._texts(unknown)).items():
-            message = without_summary(load_message(text))
+        texts = await self._texts.load(unknown)
+        for digest in unknown:
+            try:
+                message = without_summary(load_message(texts[digest]))
+            except (KeyError, ValidationError):
+                return False
             if message is None:
                 logged.empty.add(digest)
             else:
@@ -262,8 +282,9 @@ class SearchIndexer:
         held = [str(logged.held[place].hash) for place in sorted(logged.held)]
         places = places_by_hash(held, [str(hash_of[each]) for each in kept])
         placed = dict(zip(places, kept, strict=True))
-        append = await self._loaded_append(run, log, logged, placed, [])
+        append, _ = await self._loaded_append(run, log, logged, placed, [])
         await log.append(replace(append, overlapped=row.sequence), logged)
+        return True
 
     async def _taken_back(
         self, run: RunFacts, logged: LoggedRun, rows: Sequence[SnapshotRow]
@@ -298,18 +319,19 @@ class SearchIndexer:
         logged: LoggedRun,
         placed: Mapping[int, str],
         dropped: list[int],
-    ) -> Append:
+    ) -> tuple[Append, set[str]]:
+        """What to append of these messages, and the digests of those that cannot be read."""
         known = {place: held.digest for place, held in logged.held.items()}
         new = [
             (place, digest)
             for place, digest in sorted(placed.items())
             if known.get(place) != digest and digest not in logged.empty
         ]
-        texts = await self._texts([digest for _, digest in new])
+        texts = await self._texts.load([digest for _, digest in new])
         readable = [each for each in new if each[1] in texts]
         append = await self._append_of(run, log, logged, readable, texts)
         append.dropped = [*append.dropped, *dropped]
-        return append
+        return append, {digest for _, digest in new} - texts.keys()
 
     # Reading
 
@@ -329,14 +351,6 @@ class SearchIndexer:
             return [digests[each] for each in positions_in(row.ranges)]
         except KeyError:
             return None
-
-    async def _texts(self, digests: Sequence[str]) -> dict[str, str]:
-        texts: dict[str, str] = {}
-        for start in range(0, len(digests), _AT_ONCE):
-            query = {"_id": {"$in": list(digests[start : start + _AT_ONCE])}}
-            async for each in self._database["messages"].find(query, {"text": 1}):
-                texts[each["_id"]] = each["text"]
-        return texts
 
     # Writing
 

@@ -20,6 +20,7 @@ from stores.mongo.media import MongoMediaStore
 from stores.mongo.reading import MongoReads
 from stores.mongo.recent import RecentCommits
 from stores.mongo.search_index import SearchIndex, SearchMemory
+from stores.mongo.search_texts import SearchTexts
 from stores.mongo.streaming import MongoStreams
 from stores.mongo.sweeping import Sweep, Sweeper, Tell
 from stores.mongo.transactions import Transaction
@@ -84,7 +85,8 @@ class MongoStepStore(MongoReads):
         self._workspace_id = check_identifier("workspace_id", workspace_id)
         self._media = self._media.for_workspace(workspace_id)
         media_store = self._media.media_store
-        self._index = self._search.index(connection, workspace_id)
+        texts = SearchTexts(connection, self._media)
+        self._index = self._search.index(connection, texts, workspace_id)
         self._commits = MongoCommits(
             connection,
             self._recent,

@@ -1,6 +1,7 @@
 """The harness's side, run by the interpreter of its own environment; prints JSON.
 
 `write URI DATABASE`: runs that its own `MongoStepStore` keeps, in both layouts of messages.
+`search URI DATABASE`: what its search answers over its own `MongoStepStore`, query by query.
 `use BACKEND PLACE`: its capability and its helpers over a store of ours; a place in MongoDB is a
 connection string and, behind a space, a database.
 """
@@ -11,6 +12,7 @@ import json
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 
 from pydantic_ai import Agent, ModelRetry, RunContext
@@ -27,6 +29,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pymongo import AsyncMongoClient
 
 from stores.opening import open_step_store
+from tests.interop import searched
 from tests.interop.reads import inspection, message_digest, reads_of
 
 # By name: type checkers run in an environment that has no harness.
@@ -223,7 +226,39 @@ async def use(backend: Any, place: str) -> dict[str, Any]:
     return result
 
 
+async def search(uri: str, database: str) -> dict[str, Any]:
+    """The answers of its tool to each query about the conversation of `searched`."""
+    searching: Any = importlib.import_module("pydantic_ai_harness.conversation_search")
+    store = harness.MongoStepStore(db_url=uri, database=database)
+    for number, histories in enumerate(searched.runs()):
+        record: dict[str, Any] = {
+            "run_id": f"run-{number}",
+            "conversation_id": searched.CONVERSATION,
+        }
+        at = searched.START + timedelta(minutes=number)
+        await store.register_run(harness.RunRecord(**record, started_at=at))
+        for step, history in enumerate(histories):
+            saved = harness.ContinuableSnapshot(
+                **record, step_index=step, messages=history, timestamp=at + timedelta(seconds=step)
+            )
+            await store.save_snapshot(saved)
+    toolset = searching.ConversationSearchToolset(
+        searching.SnapshotHistorySource(store),
+        tool_id="search",
+        max_matches=searched.MATCHES,
+        context_lines=0,
+        bm25_k1=1.5,
+        bm25_b=0.75,
+        scope="conversation",
+    )
+    context: Any = SimpleNamespace(conversation_id=searched.CONVERSATION)
+    return {
+        query: await toolset.search_conversation_history(context, query)
+        for query in searched.QUERIES
+    }
+
+
 if __name__ == "__main__":
     command, *arguments = sys.argv[1:]
-    found = asyncio.run({"write": write, "use": use}[command](*arguments))
+    found = asyncio.run({"write": write, "use": use, "search": search}[command](*arguments))
     sys.stdout.write(json.dumps(found))

@@ -1,8 +1,10 @@
 """The harness itself, in an environment of its own, with our source tree on its path."""
 
 import asyncio
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -13,15 +15,23 @@ from stores.importing import Importer
 from stores.mongo.harness import HarnessDatabase
 from stores.mongo.steps import MongoStepStore
 from stores.opening import Backend, open_step_store
+from stores.search.answering import search_history
+from stores.search.query import HistoryQuery
+from stores.search.source import SnapshotHistorySource
+from tests.interop import searched
 from tests.interop.reads import reads_of
 from tests.interop.recording import load_recording
 from tests.interop.reference import harness_side
+from tests.stores.records import run_record, snapshot
 
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.reference,
     pytest.mark.timeout(300),  # the first of them makes the environment
 ]
+
+_MATCH = re.compile(r"\[score: ([\d.]+) \| run: ([\w-]+)[^\]]*\]\n\[(\d+)\]")
+"""Of an answer's excerpt: score, run, and the number of its first message."""
 
 PLAYED = ("whole", "whole-helper", "broken")
 """The runs of `harness_side.play`."""
@@ -103,6 +113,39 @@ async def test_an_import_reads_as_the_harness_reads(
     await source.aclose()
 
     assert await reads_of(mongo) == expected
+
+
+@pytest.mark.spec("CS-22", "CS-25")
+async def test_a_search_ranks_as_the_harness_ranks(
+    mongodb_uri: str, harness_database: str, mongodb_database: str
+) -> None:
+    expected = await asyncio.to_thread(harness_side, "search", mongodb_uri, harness_database)
+    store = MongoStepStore(db_url=mongodb_uri, database=mongodb_database, search_analyzer="regex")
+    await store.initialise()
+    for number, histories in enumerate(searched.runs()):
+        run_id, at = f"run-{number}", searched.START + timedelta(minutes=number)
+        record = run_record(run_id, conversation_id=searched.CONVERSATION, started_at=at)
+        await store.register_run(record)
+        for step, history in enumerate(histories):
+            saved = snapshot(history, f"{step}", run_id=run_id, step_index=step, timestamp=at)
+            await store.save_snapshot(saved)
+    for query in searched.QUERIES:
+        answer = await search_history(
+            SnapshotHistorySource(store),
+            HistoryQuery(
+                text=query,
+                conversation_id=searched.CONVERSATION,
+                max_matches=searched.MATCHES,
+                context_lines=0,
+                analyzer="regex",
+            ),
+        )
+        assert answer.note is None
+        ours = [(f"{each.score:.1f}", each.run_id, each.index) for each in answer.matches]
+        found = _MATCH.findall(expected[query])
+        assert ours == [(score, run_id, int(index)) for score, run_id, index in found], query
+        assert bool(ours) == (query != "none"), expected[query]
+    await store.aclose()
 
 
 @pytest.mark.spec("SP-2", "SP-50")

@@ -1,6 +1,7 @@
 """The index in MongoDB says what the reference says, whatever was saved and in whatever order."""
 
 import asyncio
+import hashlib
 import os
 import random
 from collections.abc import AsyncIterator
@@ -11,6 +12,7 @@ from uuid import uuid4
 
 import pytest
 from pydantic_ai.messages import (
+    BinaryContent,
     CompactionPart,
     InstructionDeltaPart,
     ModelMessage,
@@ -18,12 +20,15 @@ from pydantic_ai.messages import (
     ModelResponse,
     TextPart,
     ToolCallPart,
+    ToolReturnPart,
     UserPromptPart,
 )
 from pymongo import MongoClient
 from pymongo.errors import AutoReconnect
 
 from stores.commits import Commit
+from stores.media.protocols import NO_CONTEXT, MediaContext
+from stores.mongo.media import MongoMediaStore, media_id
 from stores.mongo.search_writer import SearchLogWriter
 from stores.mongo.steps import MongoStepStore
 from stores.search.answering import search_history
@@ -35,7 +40,7 @@ from tests.stores.writer import Execution, RunScript, at, request
 
 pytestmark = pytest.mark.integration
 
-HISTORIES = int(os.environ.get("PERDURE_TEST_SEARCHES", "60"))
+HISTORIES = int(os.environ.get("PERDURE_TEST_SEARCHES", "40"))
 """Random conversations; each is searched in several ways."""
 
 WORDS = [*"abcdefgh", "user_id", "北京大学", "C++", "running"]
@@ -81,7 +86,6 @@ class Talk:
     store: MongoStepStore
     dice: random.Random
     name: str = field(default_factory=lambda: f"talk-{uuid4().hex}")
-    commits: list[Commit] = field(default_factory=list[Commit])
     last: list[ModelMessage] = field(default_factory=list[ModelMessage])
     second: int = 0
 
@@ -142,15 +146,22 @@ class Talk:
     async def play(self) -> None:
         """Runs one after another or side by side, placed by their writer or not."""
         while self.dice.random() < 0.75:
-            players = [
-                self.placed_run() if self.dice.random() < 0.7 else self.plain_run()
-                for _ in range(self.dice.choice([1, 1, 1, 2, 3]))
+            players: list[Talk] = []
+            for _ in range(self.dice.choice([1, 1, 1, 2, 3])):
+                # With dice of its own: what is said does not depend on who is quicker.
+                own = random.Random(self.dice.random())  # noqa: S311 - histories
+                players.append(replace(self, dice=own))
+                self.second += 1
+            runs = [
+                each.placed_run() if self.dice.random() < 0.7 else each.plain_run()
+                for each in players
             ]
             if self.dice.random() < 0.5:
-                await asyncio.gather(*players)
+                await asyncio.gather(*runs)
             else:
-                for each in players:
-                    await each
+                for run in runs:
+                    await run
+            self.last = players[-1].last
 
     def next_run(self) -> tuple[str, dict[str, Any]]:
         self.second += 1
@@ -196,9 +207,10 @@ class Talk:
                 log[place] = message
             state = "interrupted" if self.dice.random() < 0.1 else "complete"
             pairs = dict(zip(places, history, strict=True))
-            await self.commit(execution.commit(save(script, pairs, state=state)))
+            saved = execution.commit(save(script, pairs, state=state))
+            await self.commit(saved)
             if self.dice.random() < 0.15:
-                await self.commit(self.commits[-1])  # a retry
+                await self.commit(saved)  # a retry
             if self.dice.random() < 0.1 and execution.number > 1:
                 self.lose(execution, script)
         self.last = history
@@ -214,7 +226,6 @@ class Talk:
             execution.next_task(number=execution.number - 1)
 
     async def commit(self, commit: Commit) -> None:
-        self.commits.append(commit)
         result = await self.store.commit(commit)
         assert result.verdict in {"apply", "suppress", "supersede", "adopt"}, result
 
@@ -244,7 +255,8 @@ async def test_index_and_reference_say_the_same_of_random_histories(
         await talk.play()
         for query in talk.queries():
             indexed, plain = await both(store, query)
-            assert indexed == plain, (number, query, indexed.text, plain.text)
+            assert indexed.text == plain.text, (number, query)
+            assert indexed == plain, (number, query)
             found += len(indexed.matches)
         if dice.random() < 0.3:  # a process that has seen nothing of it, and then more is said
             query = talk.queries()[0]
@@ -256,7 +268,8 @@ async def test_index_and_reference_say_the_same_of_random_histories(
             await talk.play()
             for query in talk.queries():
                 indexed, plain = await both(store, query)
-                assert indexed == plain, (number, query, indexed.text, plain.text)
+                assert indexed.text == plain.text, (number, query)
+                assert indexed == plain, (number, query)
     assert found > HISTORIES
 
 
@@ -289,6 +302,70 @@ async def test_made_anew_it_is_as_it_was(store: MongoStepStore, other: MongoStep
     for each in talk.queries():
         indexed, plain = await both(store, each)
         assert indexed == plain
+
+
+class WatchedMedia(MongoMediaStore):
+    """The media store of the database, which says what was read of it."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.read: list[str | None] = []
+
+    async def get(self, uri: str, *, context: MediaContext = NO_CONTEXT) -> bytes:
+        self.read.append(context.media_type)
+        return await super().get(uri, context=context)
+
+
+@pytest.mark.spec("CS-35", "CS-37", "CS-64")
+async def test_large_texts_are_found_and_files_are_not_read(
+    mongodb_uri: str, prepared_database: str
+) -> None:
+    media = WatchedMedia(db_url=mongodb_uri, database=prepared_database)
+    store, fresh = (
+        MongoStepStore(db_url=mongodb_uri, database=prepared_database, media_store=media)
+        for _ in range(2)
+    )
+    talk = f"talk-{uuid4().hex}"
+    image = BinaryContent(data=bytes(range(256)) * 400, media_type="image/png")
+    result = ToolReturnPart("read", "word " * 20_000 + "needle", tool_call_id="1", timestamp=at(0))
+    picture = UserPromptPart([image, "a picture"], timestamp=at(0))
+    shown = ToolReturnPart("see", [image], tool_call_id="2", timestamp=at(0))
+    history: dict[int, ModelMessage] = {0: ModelRequest(parts=[result])}
+    history[1] = ModelRequest(parts=[picture, shown])
+    execution, script = Execution(execution_id=talk, branch=talk), RunScript(run_id=talk)
+    await store.commit(execution.commit(script.register(conversation_id=talk)))
+    execution.next_task()
+    await store.commit(execution.commit(save(script, history)))
+    # A history without positions that begins with the same is one with it.
+    again = run_record(f"{talk}-2", conversation_id=talk, started_at=at(9))
+    await store.register_run(again)
+    plain = snapshot([*history.values(), request("last")], run_id=again.run_id, timestamp=at(9))
+    await store.save_snapshot(plain)
+    assert set(media.read) == {"text/plain"}
+    for searched in (store, fresh):
+        for text in ("needle", "picture", "image png " + image.identifier, "perdure_media version"):
+            query = text_query(text, talk)
+            media.read.clear()
+            found = await search_history(SnapshotHistorySource(searched), query)
+            assert set(media.read) <= {"text/plain"}
+            expected = await search_history(SnapshotHistorySource(WithoutIndex(searched)), query)
+            assert found == expected
+            assert found.messages == 3
+        assert "needle" in (await both(searched, text_query("needle", talk)))[0].text
+        media.read.clear()
+        await searched.history_index.reindex()
+        assert "image/png" not in media.read
+    # A text that is lost costs its message, and where positions have no names its snapshot.
+    digest = hashlib.sha256(str(result.content).encode()).hexdigest()
+    with MongoClient[dict[str, Any]](mongodb_uri) as client:
+        manifest = {"_id": media_id(digest, store.workspace_id)}
+        assert client[prepared_database].media.delete_one(manifest).deleted_count == 1
+    await fresh.history_index.reindex()
+    found = await search_history(SnapshotHistorySource(fresh), text_query("picture", talk))
+    assert (len(found.matches), found.messages, found.skipped) == (1, 1, 2)
+    await media.aclose()
+    await store.aclose()
+    await fresh.aclose()
 
 
 @pytest.mark.spec("CS-59", "CS-64")
