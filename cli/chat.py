@@ -45,10 +45,8 @@ async def _chat(
     workspace: str,
 ) -> None:
     from cli.submit import fresh_run_id  # noqa: PLC0415
-    from workflows.durable_conversation import (  # noqa: PLC0415
-        ConversationRefusedError,
-        DurableConversation,
-    )
+    from workflows.conversation_refusals import ConversationRefusedError  # noqa: PLC0415
+    from workflows.durable_conversation import DurableConversation  # noqa: PLC0415
 
     settings = current_settings()
     conversation = DurableConversation.connect(
@@ -82,7 +80,7 @@ def _read_line() -> str:
 
 async def _answer(conversation: "DurableConversation", line: str) -> None:
     """Say the line and print the reply as it comes; what is refused is said and ends nothing."""
-    from workflows.durable_conversation import (  # noqa: PLC0415
+    from workflows.conversation_refusals import (  # noqa: PLC0415
         ConversationRefusedError,
         TurnFailedError,
     )
