@@ -86,6 +86,10 @@ class HeldReply:
             counts = joined("", event)
             self._deltas = [counts] if counts else []
 
+    def adds_up_to(self, output: str) -> bool:
+        """Whether that is all that was said."""
+        return "".join(self._deltas) == output
+
     def chunks(self, output: str) -> list[str]:
         """What was said of the reply, as the model gave it; whole if it does not add up to it."""
-        return self._deltas if "".join(self._deltas) == output else [output]
+        return self._deltas if self.adds_up_to(output) else [output]
