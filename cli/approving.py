@@ -28,7 +28,9 @@ Digest = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Decision:
+class Decision:
+    """What is decided, by whom and why; `message` is for the model."""
+
     decision: "ApprovalDecision"
     by: str
     why: str | None
@@ -52,8 +54,8 @@ def approve_command(
     arguments, and is used up when it runs. The first decision counts. The calls of a step run when
     all of them are decided.
     """
-    decision = _Decision(decision="approved", by=decider(by), why=why)
-    target = asyncio.run(_decide(run_id, call, decision, workspace, digest, is_dry=dry_run))
+    decision = Decision(decision="approved", by=decider(by), why=why)
+    target = asyncio.run(decide(run_id, call, decision, workspace, digest, is_dry=dry_run))
     _print(target, decision, as_json=as_json, is_dry=dry_run)
 
 
@@ -75,12 +77,12 @@ def deny_command(
 
     Of a run that is over the ledger alone is told, so that the call leaves the list.
     """
-    decision = _Decision(decision="denied", by=decider(by), why=why, message=message)
-    target = asyncio.run(_decide(run_id, call, decision, workspace, digest, is_dry=dry_run))
+    decision = Decision(decision="denied", by=decider(by), why=why, message=message)
+    target = asyncio.run(decide(run_id, call, decision, workspace, digest, is_dry=dry_run))
     _print(target, decision, as_json=as_json, is_dry=dry_run)
 
 
-def _print(target: Target, decision: _Decision, *, as_json: bool, is_dry: bool) -> None:
+def _print(target: Target, decision: Decision, *, as_json: bool, is_dry: bool) -> None:
     digest = target.effect.arguments_digest
     if as_json:
         said = {**asdict(decision), "arguments_digest": digest, "dry_run": is_dry}
@@ -101,15 +103,25 @@ def _print(target: Target, decision: _Decision, *, as_json: bool, is_dry: bool) 
         print_text(f"{target}: {decision.decision}, by {decision.by}")
 
 
-async def _decide(
+async def decide(
     run_id: str,
     call: str,
-    decision: _Decision,
+    decision: Decision,
     workspace: str,
     digest: str | None,
     *,
     is_dry: bool,
 ) -> Target:
+    """Decide on a call that waits for approval.
+
+    Args:
+        digest: of the arguments that were seen, or its beginning; `None`: whatever they are now.
+        is_dry: check, and decide nothing.
+
+    Raises:
+        CommandError: it does not wait, or was not decided.
+    """
+
     def waits(effect: "ToolEffectRecord") -> bool:
         return effect.awaits_approval
 
@@ -124,7 +136,7 @@ async def _decide(
     return target
 
 
-def _check(target: Target, decision: _Decision, digest: str | None) -> None:
+def _check(target: Target, decision: Decision, digest: str | None) -> None:
     found = target.effect.arguments_digest or ""
     if digest is not None and not (digest and found.startswith(digest)):
         message = f"{target} has other arguments: their digest is {found}. Look at it again"
@@ -137,7 +149,7 @@ def _check(target: Target, decision: _Decision, digest: str | None) -> None:
         raise CommandError(message)
 
 
-async def _settle(target: Target, decision: _Decision) -> None:
+async def _settle(target: Target, decision: Decision) -> None:
     from stores.decisions import settle_tool_effect  # noqa: PLC0415
     from stores.records import ToolEffectResolution  # noqa: PLC0415
 
@@ -149,7 +161,7 @@ async def _settle(target: Target, decision: _Decision) -> None:
         raise CommandError(message)
 
 
-async def _tell(target: Target, decision: _Decision) -> None:
+async def _tell(target: Target, decision: Decision) -> None:
     from workflows.approvals import DecideApprovalRequest, DecideApprovalResult  # noqa: PLC0415
     from workflows.names import APPROVE_UPDATE  # noqa: PLC0415
 

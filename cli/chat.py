@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.connections import connected_client, current_settings
+from cli.connections import connected_client, current_settings, opened_store
 from cli.failures import CommandError
 from cli.options import Workspace
-from cli.output import note, print_text, printable
+from cli.output import note, print_text
+from cli.turns import TurnDisplay, read_line
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
 
+    from stores.protocols import StepStore
     from workflows.durable_conversation import DurableConversation
 
 
@@ -32,7 +34,8 @@ def chat_command(
 ) -> None:
     """Talk to an agent: a line is a message, and the end of the input ends the command.
 
-    The conversation goes on by itself and can be taken up again under its id.
+    Text is shown while it comes, with the tools that are called; a call that needs an approval is
+    asked about. The conversation goes on by itself and can be taken up again under its id.
     """
     asyncio.run(_chat(agent, conversation_id, max_turns, principal, workspace))
 
@@ -45,54 +48,63 @@ async def _chat(
     workspace: str,
 ) -> None:
     from cli.submit import fresh_run_id  # noqa: PLC0415
-    from workflows.durable_conversation import (  # noqa: PLC0415
-        ConversationRefusedError,
-        DurableConversation,
-    )
+    from workflows.conversation_refusals import ConversationRefusedError  # noqa: PLC0415
+    from workflows.durable_conversation import DurableConversation  # noqa: PLC0415
 
     settings = current_settings()
-    conversation = DurableConversation.connect(
-        await connected_client(settings),
-        agent=agent,
-        conversation_id=conversation_id or fresh_run_id(agent),
-        workspace_id=workspace,
-        max_turns=max_turns,
-        principal=principal,
-        task_queue=settings.task_queue,
-    )
-    note(f"Conversation {conversation.conversation_id}. End with Ctrl-D.")
-    if conversation_id is not None:
-        try:
-            await conversation.refresh()
-        except ConversationRefusedError:
-            note("It is new.")
-        _show(conversation.history)
-    while line := await asyncio.to_thread(_read_line):
-        if line.strip():
-            await _answer(conversation, line.strip())
+    async with opened_store(settings, workspace) as store:
+        conversation = DurableConversation.connect(
+            await connected_client(settings),
+            agent=agent,
+            conversation_id=conversation_id or fresh_run_id(agent),
+            workspace_id=workspace,
+            max_turns=max_turns,
+            principal=principal,
+            task_queue=settings.task_queue,
+            store=store,
+        )
+        display = TurnDisplay(conversation, store, by=principal)
+        note(f"Conversation {conversation.conversation_id}. End with Ctrl-D.")
+        if conversation_id is not None:
+            try:
+                await conversation.refresh()
+            except ConversationRefusedError:
+                note("It is new.")
+            else:
+                _show(conversation.history)
+                await _go_on(conversation, store, display)
+        while line := await asyncio.to_thread(read_line, "> "):
+            if line.strip():
+                await _answer(conversation, display, line.strip())
     note(f"Go on with: perdure chat {agent} --conversation-id {conversation.conversation_id}")
 
 
-def _read_line() -> str:
-    if sys.stdin.isatty():
-        sys.stderr.write("> ")
-        sys.stderr.flush()
-    return sys.stdin.readline()
+async def _go_on(
+    conversation: "DurableConversation", store: "StepStore", display: TurnDisplay
+) -> None:
+    """Show the turns that are still to be answered; one may wait for an approval."""
+    open_turns = await store.conversations.list_unfinished(conversation.conversation_id)
+    for turn, variant in open_turns:
+        if variant.number == 1:  # the answer to the message, which can be asked for again
+            print_text(f"> {turn.prompt}")
+            await _answer(conversation, display, turn.prompt, message_id=turn.message_id)
 
 
-async def _answer(conversation: "DurableConversation", line: str) -> None:
-    """Say the line and print the reply as it comes; what is refused is said and ends nothing."""
-    from workflows.durable_conversation import (  # noqa: PLC0415
+async def _answer(
+    conversation: "DurableConversation",
+    display: TurnDisplay,
+    line: str,
+    *,
+    message_id: str | None = None,
+) -> None:
+    """Say the line and show the answer; what is refused is said and ends nothing."""
+    from workflows.conversation_refusals import (  # noqa: PLC0415
         ConversationRefusedError,
         TurnFailedError,
     )
 
     try:
-        async for text in conversation.stream(line):
-            sys.stdout.write(printable(text))
-            sys.stdout.flush()
-        sys.stdout.write("\n")
-        sys.stdout.flush()
+        await display.show(line, await conversation.submit(line, message_id=message_id))
     except (ConversationRefusedError, TurnFailedError) as error:
         if not sys.stdin.isatty():
             raise CommandError(str(error)) from error

@@ -53,9 +53,10 @@ def print_table(
     _console(sys.stdout).print(table)
 
 
-def note(text: str) -> None:
+def note(text: str, *, is_dim: bool = False) -> None:
     """Say something to a person who watches: progress, hints, what went wrong."""
-    _console(sys.stderr).print(printable(text), soft_wrap=True)
+    style = "dim" if is_dim else None
+    _console(sys.stderr).print(printable(text), soft_wrap=True, style=style)
 
 
 def printable(text: str) -> str:

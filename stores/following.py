@@ -107,6 +107,7 @@ async def follow_run(
     *,
     after: str | None = None,
     appears_within: timedelta = timedelta(),
+    is_streamed: bool = False,
 ) -> AsyncGenerator[StreamEvent]:
     """What the run says and does, from its start or from behind an offset, until it ends.
 
@@ -119,13 +120,15 @@ async def follow_run(
         store: the reader's workspace.
         after: `offset` of the last event that was read.
         appears_within: how long a run that is not there yet may take to be registered.
+        is_streamed: the run is known to stream, so even a first word that is late is waited for.
 
     Raises:
         RunNotFoundError: the workspace has no such run. Not retryable.
         InvalidOffsetError: `after` is none. Not retryable.
         StoreUnavailableError: go on with the last offset when the store is back.
     """
-    follower = _Follower(store, run_id, None if after is None else StreamOffset.parse(after))
+    place = None if after is None else StreamOffset.parse(after)
+    follower = _Follower(store, run_id, place, is_streamed=is_streamed)
     async with store.streams.watch(run_id) as watch:
         await _appearance(store, run_id, appears_within)
         while True:  # ends: with the run
@@ -157,9 +160,14 @@ class _Follower:
     that request until the row that ends it is there.
     """
 
-    def __init__(self, store: StepStore, run_id: str, after: StreamOffset | None) -> None:
+    def __init__(
+        self, store: StepStore, run_id: str, after: StreamOffset | None, *, is_streamed: bool
+    ) -> None:
         self._store = store
         self._run_id = run_id
+        self._is_streamed = is_streamed
+        self._was_live = False
+        """Whether the run was seen before it ended: what it said last may still be on its way."""
         self._after = after
         self._is_placed = after is None
         self._is_unsure = after is not None and after.is_item
@@ -195,6 +203,7 @@ class _Follower:
         run, rows = await self._read()
         if run is None:
             return
+        self._was_live = self._was_live or run.ended_at is None
         if not self._is_placed:
             self._place(run, rows)
             run, rows = await self._read()
@@ -207,7 +216,7 @@ class _Follower:
         for row in rows:
             async for told in self._say():
                 yield told
-            if (run is None or run.ended_at is None) and self._may_say_more(row):
+            if self._was_live and self._may_say_more(row):
                 return
             self._request = None
             async for told in self._tell(row):
@@ -244,7 +253,8 @@ class _Follower:
     def _may_say_more(self, row: StepEvent) -> bool:
         """Whether the end of the response may still come, although the run goes on already."""
         newest = self._parts[max(self._parts)] if self._parts else None
-        if row.kind != "model_request_completed" or newest is None or newest.is_whole:
+        is_whole = not self._is_streamed if newest is None else newest.is_whole
+        if row.kind != "model_request_completed" or is_whole:
             return False
         now = asyncio.get_running_loop().time()
         self._ended_by = self._ended_by or now + ENDED_WITHIN.total_seconds()

@@ -64,6 +64,7 @@ def turn_input(
         model=settings.model,
         model_settings=settings.model_settings,
         usage_limits=settings.limits,
+        stream=True,
         turn=TurnPlace(
             position=answer.position,
             number=answer.number,

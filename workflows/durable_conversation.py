@@ -3,7 +3,8 @@
 import asyncio
 import hashlib
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -20,7 +21,7 @@ from temporalio.client import (
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
-from temporalio.exceptions import ApplicationError, CancelledError
+from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.conversations import (
@@ -29,7 +30,10 @@ from activities.conversations import (
     ReadConversationResult,
 )
 from activities.history import LoadHistoryRequest, LoadHistoryResult
+from stores.errors import StoreUnavailableError
+from stores.following import StreamEvent
 from stores.identifiers import DEFAULT_WORKSPACE
+from stores.protocols import StepStore
 from workflows import names
 from workflows.agent_run_models import AgentRunOutput
 from workflows.conversation_models import (
@@ -46,12 +50,11 @@ from workflows.conversation_models import (
     VisibilityRequest,
     conversation_workflow_id,
 )
+from workflows.conversation_refusals import failure, is_aborted, refusal
+from workflows.live_reply import HeldReply, live_events
 from workflows.results import RunResult, Step
 
 Answer = TypeVar("Answer", bound=BaseModel)
-
-Deltas = Callable[[Ticket], AsyncIterator[str]]
-"""Reads the text of an answer as it is generated, to its end."""
 
 _FIRST_PAUSE_SECONDS = 0.02
 _LONGEST_PAUSE_SECONDS = 0.5
@@ -64,33 +67,6 @@ _MOST_REPEATS = 20
 """Of an update whose workflow closed meanwhile."""
 
 _READ_TIMEOUT = timedelta(seconds=30)
-
-
-class ConversationRefusedError(Exception):
-    """The conversation refused what was asked; `kind` is the error of docs/errors.md."""
-
-    def __init__(self, kind: str, reason: str) -> None:
-        self.kind = kind
-        self.reason = reason
-        super().__init__(kind, reason)
-
-    def __str__(self) -> str:
-        """The reason in words."""
-        return self.reason
-
-
-class TurnFailedError(Exception):
-    """A turn ended without an answer; the message names its run and says why."""
-
-    def __init__(self, run_id: str, kind: str, reason: str) -> None:
-        self.run_id = run_id
-        self.kind = kind
-        self.reason = reason
-        super().__init__(run_id, kind, reason)
-
-    def __str__(self) -> str:
-        """What happened to which run."""
-        return f"run {self.run_id!r} {self.reason}; `perdure show {self.run_id}` tells more"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +94,7 @@ class DurableConversation:
     workspace_id: str = DEFAULT_WORKSPACE
     principal: str | None = None
     task_queue: str = names.TASK_QUEUE
-    deltas: Deltas | None = None
+    store: StepStore | None = None
     history: list[ModelMessage] = field(default_factory=list[ModelMessage])
 
     @classmethod
@@ -132,7 +108,7 @@ class DurableConversation:
         max_turns: int = 20,
         principal: str | None = None,
         task_queue: str = names.TASK_QUEUE,
-        deltas: Deltas | None = None,
+        store: StepStore | None = None,
         **settings: Any,  # noqa: ANN401 - fields of ConversationSettings
     ) -> "DurableConversation":
         """The conversation of that id; it begins with the first message. Sends nothing.
@@ -147,7 +123,8 @@ class DurableConversation:
             max_turns: how far the model may look back.
             principal: who talks.
             task_queue: that workers poll.
-            deltas: reads text as it is generated; without it `stream` gives a reply whole.
+            store: the workers' one, to read text as it is generated; without it `stream` gives a
+                reply whole, and `follow` nothing. Whoever opened it closes it.
             settings: more fields of `ConversationSettings`.
 
         Raises:
@@ -163,7 +140,7 @@ class DurableConversation:
             workspace_id=workspace_id,
             principal=principal,
             task_queue=task_queue,
-            deltas=deltas,
+            store=store and store.for_workspace(workspace_id),
         )
 
     # Turns
@@ -181,15 +158,46 @@ class DurableConversation:
         return await self.reply(text, await self.submit(text, message_id=message_id))
 
     async def stream(self, text: str, *, message_id: str | None = None) -> AsyncGenerator[str]:
-        """Send a message and yield the reply as it is generated; raises what `say` raises."""
+        """Send a message and yield the reply in the pieces in which the model gave it.
+
+        Only what counts is yielded, so it comes when the reply is whole: the pieces add up to it,
+        always. Whoever can take text back reads it while it comes, with `follow`. Raises what `say`
+        raises.
+        """
         ticket = await self.submit(text, message_id=message_id)
-        if self.deltas is None:
-            result = await self.reply(text, ticket)
-            yield str(result.output)
-            return
-        async for delta in self.deltas(ticket):
+        held = HeldReply()
+        if self.store is not None:
+            try:
+                async with aclosing(self.follow(text, ticket)) as events:
+                    async for event in events:
+                        held.take(event)
+            except StoreUnavailableError:  # the answer comes by way of Temporal
+                held = HeldReply()
+        result = await self.reply(text, ticket)
+        for delta in held.chunks(str(result.output)):
             yield delta
-        await self.reply(text, ticket)
+
+    async def follow(self, text: str, ticket: Ticket) -> AsyncGenerator[StreamEvent]:
+        """What the run that a ticket names says and does while it does (docs/streaming.md).
+
+        Ends with the run, however that one ends; `reply` tells.
+
+        Raises:
+            RuntimeError: the conversation was connected without a store.
+            StoreUnavailableError: MongoDB is away; the run goes on.
+        """
+        if self.store is None:
+            message = "to follow a turn, connect the conversation with store="
+            raise RuntimeError(message)
+        ended = asyncio.create_task(self.output(text, ticket))
+        try:
+            events = live_events(self.store, ticket.answer.run_id, ended)
+            async with aclosing(events):
+                async for event in events:
+                    yield event
+        finally:
+            ended.cancel()
+            await asyncio.gather(ended, return_exceptions=True)
 
     async def submit(self, text: str, *, message_id: str | None = None) -> Ticket:
         """Have a message journaled; the ticket says which run answers it."""
@@ -271,7 +279,7 @@ class DurableConversation:
             workspace_id=self.workspace_id,
             principal=self.principal,
             task_queue=self.task_queue,
-            deltas=self.deltas,
+            store=self.store,
         )
         await forked.refresh()
         return forked
@@ -311,7 +319,7 @@ class DurableConversation:
                 start_to_close_timeout=_READ_TIMEOUT,
             )
         except ActivityFailureError as error:
-            raise _refusal(error.cause) from error
+            raise refusal(error.cause) from error
         return result
 
     async def _update(
@@ -343,10 +351,10 @@ class DurableConversation:
                     result_type=answer,
                 )
             except WorkflowUpdateFailedError as error:
-                if not _is_aborted(error.cause):
-                    raise _refusal(error.cause) from error
+                if not is_aborted(error.cause):
+                    raise refusal(error.cause) from error
             except (RPCError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
-                if not _is_aborted(error):
+                if not is_aborted(error):
                     raise
             else:
                 return result
@@ -354,7 +362,7 @@ class DurableConversation:
         message = (
             f"conversation {self.conversation_id!r} ended {_MOST_REPEATS} times under {name!r}"
         )
-        raise _refusal(ApplicationError(message, type="ConversationClosingError"))
+        raise refusal(ApplicationError(message, type="ConversationClosingError"))
 
     async def output(self, text: str, ticket: Ticket) -> AgentRunOutput:
         """How the run that a ticket names ended; raises what `say` raises."""
@@ -365,7 +373,7 @@ class DurableConversation:
             try:
                 output: AgentRunOutput = await handle.result()
             except WorkflowFailureError as error:
-                raise _failure(run_id, error.cause) from error
+                raise failure(run_id, error.cause) from error
             except RPCError as error:
                 if error.status is not RPCStatusCode.NOT_FOUND:
                     raise
@@ -393,26 +401,3 @@ def _update_id(name: str, request: BaseModel | None) -> str:
     if not isinstance(request, SayRequest | RegenerateRequest):
         return _fresh_id()
     return hashlib.sha256(f"{name} {request.model_dump_json()}".encode()).hexdigest()
-
-
-def _is_aborted(error: BaseException | None) -> bool:
-    """Whether the workflow closed before it took the update, or while it did."""
-    if isinstance(error, ApplicationError):
-        return error.type == "AcceptedUpdateCompletedWorkflow"
-    if isinstance(error, WorkflowUpdateRPCTimeoutOrCancelledError):
-        return True
-    closed = {RPCStatusCode.NOT_FOUND, RPCStatusCode.ABORTED, RPCStatusCode.UNAVAILABLE}
-    return isinstance(error, RPCError) and error.status in closed
-
-
-def _refusal(cause: BaseException | None) -> ConversationRefusedError:
-    if isinstance(cause, ApplicationError):
-        return ConversationRefusedError(cause.type or "ApplicationError", cause.message)
-    return ConversationRefusedError(type(cause).__name__, str(cause))
-
-
-def _failure(run_id: str, cause: BaseException | None) -> TurnFailedError:
-    if isinstance(cause, CancelledError):
-        return TurnFailedError(run_id, "CancelledError", "was cancelled")
-    kind = cause.type if isinstance(cause, ApplicationError) and cause.type else "failed"
-    return TurnFailedError(run_id, kind, f"failed: {cause}")

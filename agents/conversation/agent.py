@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic_ai import Agent
 from pydantic_ai.capabilities import ProcessHistory, RaiseContentFilterError
@@ -125,8 +125,12 @@ class Conversation:
         agent: str = "conversation",
         workspace_id: str = "default",
         max_turns: int = 20,
+        **options: Any,  # noqa: ANN401 - those of `DurableConversation.connect`
     ) -> "DurableConversation":
-        """The same, held by the workflow `conversation`; see `DurableConversation.connect`."""
+        """The same, held by the workflow `conversation`; see `DurableConversation.connect`.
+
+        With `store=`, the workers' one, `stream` yields the deltas as the model gave them.
+        """
         from workflows.durable_conversation import DurableConversation  # noqa: PLC0415
 
         return DurableConversation.connect(
@@ -135,6 +139,7 @@ class Conversation:
             conversation_id=conversation_id,
             workspace_id=workspace_id,
             max_turns=max_turns,
+            **options,
         )
 
 

@@ -49,7 +49,7 @@ class MediaSweeper:
         """What was removed, or would be, page by page."""
         after = ""
         while media := await self._page(view, after):
-            yield await self._sweep(view, media)
+            yield await self.sweep(view, media)
             after = media[-1]
         if self._workspace_id is None:  # a chunk tells no workspace
             first: ObjectId | None = None
@@ -63,7 +63,8 @@ class MediaSweeper:
             page = await found.sort("_id", 1).limit(MEDIA_AT_ONCE).to_list()
         return [each["_id"] for each in page]
 
-    async def _sweep(self, view: View, media: Sequence[str]) -> Removed:
+    async def sweep(self, view: View, media: Sequence[str]) -> Removed:
+        """Remove those of these that no message names, and that are old enough."""
         async with self._step():
             found = await self._removable(view, media)
         if found and not view.is_dry:

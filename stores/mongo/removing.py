@@ -1,6 +1,11 @@
-"""Removing a conversation: its rows, its runs, and the messages that nothing else refers to."""
+"""Removing a conversation: its rows, its runs, and the messages that nothing else refers to.
+
+Media go when no message names them any more, those of the last hour with a sweep (`perdure gc`):
+somebody may be about to name one that was put a moment ago.
+"""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from datetime import datetime
 from typing import Any
 
@@ -17,15 +22,21 @@ from stores.mongo.conversation_documents import (
 )
 from stores.mongo.documents import Document
 from stores.mongo.leftovers import View
+from stores.mongo.media_sweeping import MediaSweeper
 from stores.mongo.references import unreferred
+from stores.mongo.search_log import LOG
+from stores.mongo.streaming import STREAMS
 from stores.mongo.transactions import run_transaction
 
 _BATCH = 500
 
-OF_RUNS = ("events", "snapshots", "tool_effects", "tool_attempts")
+_ALWAYS = 2**62
+"""A cutoff that keeps nothing; the sweeper has its own bound for media that are young."""
+
+OF_RUNS = ("events", "snapshots", "tool_effects", "tool_attempts", STREAMS)
 """Collections whose rows belong to one run, by `run_id` and `workspace_id`."""
 
-OF_CONVERSATIONS = ("conversation_messages",)
+OF_CONVERSATIONS = ("conversation_messages", LOG)
 """Collections whose rows belong to one conversation, by its id and `workspace_id`."""
 
 
@@ -34,7 +45,8 @@ async def remove_conversation(
 ) -> RemovedConversation:
     """Bury the head in one transaction, then remove what is left; may be begun again.
 
-    Kept for forks: turns that they inherited, with variants, runs and messages.
+    Kept for forks: turns that they inherited, with variants, runs and messages. Searches find them
+    by way of what a fork says from then on.
 
     Raises:
         ConversationNotFoundError: the workspace never had the conversation.
@@ -51,7 +63,7 @@ async def remove_conversation(
     for name in OF_CONVERSATIONS:
         counts[name] = (await database[name].delete_many(mine)).deleted_count
     runs = database["runs"].find({**mine, "_id": {"$not": {"$in": kept_runs}}}, {"_id": 1})
-    counts |= dict.fromkeys(("runs", *OF_RUNS, "positions", "messages"), 0)
+    counts |= dict.fromkeys(("runs", *OF_RUNS, "positions", "messages", "media"), 0)
     for batch in _batches([each["_id"] for each in await runs.to_list()]):
         for name, count in (await _remove_runs(connection, workspace_id, batch)).items():
             counts[name] += count
@@ -102,9 +114,11 @@ async def _remove_runs(
     digests = [each["_id"] for each in await (await said).to_list()]
     counts = {name: (await database[name].delete_many(of_runs)).deleted_count for name in OF_RUNS}
     counts["positions"] = (await positions.delete_many(of_runs)).deleted_count
-    counts["messages"] = 0
+    counts |= {"messages": 0, "media": 0}
     for batch in _batches(digests):
+        media = await _media_of(database, batch)
         counts["messages"] += await _remove_messages(connection, batch)
+        counts["media"] += await _remove_media(connection, workspace_id, media)
     gone = {"_id": {"$in": list(runs)}, "workspace_id": workspace_id}
     counts["runs"] = (await database["runs"].delete_many(gone)).deleted_count
     return counts
@@ -121,6 +135,23 @@ async def _remove_messages(connection: MongoConnection, digests: Sequence[str]) 
         return (await database["messages"].delete_many(query, session=session)).deleted_count
 
     return await run_transaction(connection.client(), remove)
+
+
+async def _media_of(database: Database, digests: Sequence[str]) -> list[str]:
+    found = await database["messages"].distinct("media", {"_id": {"$in": list(digests)}})
+    return sorted(str(each) for each in found if each)
+
+
+async def _remove_media(
+    connection: MongoConnection, workspace_id: str, media: Sequence[str]
+) -> int:
+    """Those that no message names any more, and that nobody has put for an hour."""
+    count = 0
+    sweeper = MediaSweeper(connection, workspace_id=workspace_id, step=nullcontext)
+    view = View(database=connection.database, cutoff=_ALWAYS, is_dry=False)
+    for batch in _batches(media):
+        count += (await sweeper.sweep(view, batch))[0]
+    return count
 
 
 def _batches(items: Sequence[str]) -> list[Sequence[str]]:

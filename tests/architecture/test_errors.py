@@ -8,9 +8,9 @@ import cli.processes
 import client
 import stores.errors
 import workflows.agents
+import workflows.conversation_refusals
 import workflows.delegates
 import workflows.direct
-import workflows.durable_conversation
 import workflows.effects
 import workflows.journal
 
@@ -27,7 +27,7 @@ def test_every_public_error_class_is_explained() -> None:
         workflows.agents,
         workflows.delegates,
         workflows.direct,
-        workflows.durable_conversation,
+        workflows.conversation_refusals,
         workflows.effects,
         workflows.journal,
     ):

@@ -5,15 +5,26 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic_ai import Agent, Tool
+from pydantic_ai.models.function import FunctionModel
 
 from client import connect
 from settings import Settings
 from stores.mongo.steps import MongoStepStore
 from tests.cli.test_commands import Perdure
 from tests.helpers.chatting import EchoModel, prompts
+from tests.helpers.script import follow, script
 from tests.helpers.workers import running_worker
+from workflows.durable import durable
+
+
+def pay(cents: int) -> str:
+    """Pay that much."""
+    return f"paid {cents}"
+
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,7 +51,31 @@ async def test_a_conversation_is_held_listed_rebuilt_and_deleted(
     async def run(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         return await asyncio.to_thread(perdure, *arguments, stdin=stdin)
 
-    async with running_worker(await connect(settings), store, [echo.agent()], task_queue):
+    payer = Agent(
+        FunctionModel(follow),
+        name="payer",
+        tools=[Tool(pay, requires_approval=True)],
+        capabilities=durable(),
+    )
+    agents: list[Agent[Any, Any]] = [echo.agent(), payer]
+    async with running_worker(await connect(settings), store, agents, task_queue):
+        paying = ("chat", "payer", "--conversation-id", "paying")
+        asked = script([[("pay", {"cents": 5})]], final="It is done.")
+        waits = await run(*paying, stdin=f"{asked}\n")
+        assert (waits.returncode, "perdure approve" in waits.stderr) == (1, True), waits.stderr
+        assert "Traceback" not in waits.stderr
+        decided = await run(*paying, stdin=f"yes\n{asked}\nperhaps\nn\n")
+        assert decided.stdout == f"> {asked}\nIt is done.\nIt is done.\n", decided.stderr
+        assert 'pay wants to run with {"cents":5}' in decided.stderr.replace(": 5", ":5")
+        assert "pay completed" in decided.stderr
+        effects = [
+            effect
+            for each in await store.list_runs(conversation_id="paying")
+            for effect in await store.list_tool_effects(run_id=each.run_id)
+        ]
+        states = [each.approval.state for each in effects if each.approval is not None]
+        assert sorted(states) == ["approved", "denied"]
+
         chat = ("chat", "conversation", "--conversation-id", "trip")
         first = await run(*chat, stdin="hi\n\nwhat now?\n")
         assert (first.returncode, first.stdout) == (0, "Hello, Priya!\nreply 2\n"), first.stderr
@@ -66,6 +101,7 @@ async def test_a_conversation_is_held_listed_rebuilt_and_deleted(
         counts = deleted["counts"]
         assert (counts["runs"], counts["turns"], counts["conversation_messages"]) == (4, 4, 4)
         assert counts["messages"] >= 7
+        assert (counts["stream_chunks"] >= 4, counts["search_log"] >= 3) == (True, True)
         assert [await store.get_run(run_id=each.run_id) for each in runs] == [None] * 4
     await store.aclose()
 

@@ -51,20 +51,18 @@ class EchoModel:
         capabilities = durable(ProcessHistory(keep_recent_turns))
         return Agent(self.model, name=name, deps_type=ChatDeps, capabilities=capabilities)
 
-    def _chunks(self, messages: list[ModelMessage]) -> list[str]:
-        self.seen.append(list(messages))
-        return CHUNKS.get(prompts(messages)[-1], [f"reply {len(self.seen)}"])
+    async def _whole(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        chunks = [chunk async for chunk in self._streamed(messages, info)]
+        return ModelResponse(parts=[TextPart("".join(chunks))])
 
-    async def _whole(self, messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
-        chunks = self._chunks(messages)
+    async def _streamed(self, messages: list[ModelMessage], _: AgentInfo) -> AsyncGenerator[str]:
+        self.seen.append(list(messages))
         newest = prompts(messages)[-1]
+        reply = f"reply {len(self.seen)}"
         if newest.startswith("wait"):
             await self.gate.wait()
         if newest.startswith("fail"):
             message = "the model is gone"
             raise UserError(message)
-        return ModelResponse(parts=[TextPart("".join(chunks))])
-
-    async def _streamed(self, messages: list[ModelMessage], _: AgentInfo) -> AsyncGenerator[str]:
-        for chunk in self._chunks(messages):
+        for chunk in CHUNKS.get(newest, [reply]):
             yield chunk

@@ -3,15 +3,18 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 import pytest_asyncio
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.common import RetryPolicy
 from temporalio.service import RPCError
+from temporalio.workflow import ActivityConfig
 
 from stores.conversation_records import Turn
 from stores.conversation_rows import ConversationRows
@@ -21,15 +24,16 @@ from stores.rebuilding import rebuild_conversation
 from tests.helpers.chatting import EchoModel, prompts
 from tests.helpers.conversing import ConversationSuite
 from tests.helpers.eventually import eventually
+from tests.helpers.speaking import make_speaker, speech
+from tests.helpers.speaking import words as words_of
 from tests.helpers.workers import replay, running_worker
 from workflows.conversation_models import ConversationStatus
-from workflows.durable_conversation import (
-    ConversationRefusedError,
-    DurableConversation,
-    TurnFailedError,
-)
+from workflows.conversation_refusals import ConversationRefusedError, TurnFailedError
+from workflows.durable_conversation import DurableConversation
 
 pytestmark = pytest.mark.integration
+
+AT_ONCE = ActivityConfig(retry_policy=RetryPolicy(initial_interval=timedelta(milliseconds=50)))
 
 
 @dataclass
@@ -42,9 +46,9 @@ class DurableTalking:
     def begin(
         self, *, max_turns: int = 20, conversation_id: str = "", **settings: Any
     ) -> DurableConversation:
+        settings = {"agent": "conversation", "store": self.store, **settings}
         return DurableConversation.connect(
             self.client,
-            agent="conversation",
             conversation_id=conversation_id or f"c-{uuid4().hex}",
             max_turns=max_turns,
             task_queue=self.task_queue,
@@ -120,6 +124,10 @@ def words(turns: Sequence[Turn]) -> list[tuple[str, str | None]]:
     return [(each.record.prompt, each.active.content if each.active else None) for each in turns]
 
 
+async def collected(stream: AsyncIterator[str]) -> list[str]:
+    return [each async for each in stream]
+
+
 async def refused(asking: Awaitable[object]) -> str:
     with pytest.raises(ConversationRefusedError) as caught:
         await asking
@@ -154,6 +162,37 @@ async def test_thirty_says_at_once_are_thirty_turns_in_order_while_it_recycles(
     assert (await talk.status(conversation)).turns < 7
     assert (await talk.status(conversation)).carried == 0
     await replay(handle, [talk.echo.agent()])
+
+
+async def test_a_stream_yields_the_reply_as_the_model_gave_it_and_nothing_that_was_taken_back(
+    temporal: Client, memory: InMemoryStepStore, task_queue: str, tmp_path: Path
+) -> None:
+    speaker = make_speaker(activities=AT_ONCE)
+    talk = DurableTalking(temporal, memory, task_queue, EchoModel())
+    final = "It is so, and this is why"
+    lost = speech(final, steps=["Let me look."], stop_at=4, marker=tmp_path / "failed")
+    slow = speech(final, pause=0.05)
+    async with running_worker(temporal, memory, [speaker], task_queue):
+        conversation = talk.begin(agent="speaker")
+        waiting = asyncio.create_task(collected(conversation.stream(lost, message_id="lost")))
+        assert await waiting == words_of(final)
+        ticket = await conversation.submit(lost, message_id="lost")
+        kinds = [each.kind async for each in conversation.follow(lost, ticket)]
+        assert kinds.count("step_text") == 1
+
+        first, second = await asyncio.gather(
+            collected(conversation.stream(slow)), collected(conversation.stream(speech("Yes.")))
+        )
+        assert (first, second) == (words_of(final), ["Yes."]), "the second waits for its turn"
+
+        hanging = speech(final, stop_at=1, marker=tmp_path / "hung", how="hang")
+        doomed = await conversation.submit(hanging)
+        events = conversation.follow("", doomed)
+        assert (await anext(events)).text == "It "
+        await temporal.get_workflow_handle(doomed.answer.run_id).terminate()
+        assert "run_completed" not in [each.kind async for each in events]
+        with pytest.raises(TurnFailedError):
+            await conversation.reply("", doomed)
 
 
 @pytest.mark.spec("CV-10")
@@ -293,6 +332,10 @@ async def test_it_ends_when_idle_and_the_same_message_has_the_same_answer_after_
     assert (head.title, head.title_source, head.naming_tokens > 0) == ("a", "generated", True)
     again = await conversation.say("one", message_id="m1")
     assert again.output == first.output
+    without_store = replace(conversation, store=None)
+    assert [each async for each in without_store.stream("one", message_id="m1")] == [first.output]
+    with pytest.raises(RuntimeError, match="store="):
+        await anext(without_store.follow("", await without_store.submit("one", message_id="m1")))
     await conversation.say("two")
     assert [prompts(each) for each in talk.echo.seen] == [["one"], ["one", "two"]]
     await replay(handle, [talk.echo.agent()])

@@ -9,6 +9,7 @@ from bson import Binary, ObjectId
 from pymongo import AsyncMongoClient, MongoClient
 from pymongo.database import Database
 
+from stores.conversation_records import ConversationSpec
 from stores.errors import MediaNotFoundError, StoreUnavailableError
 from stores.media.addresses import media_uri_for, parse_media_uri
 from stores.media.protocols import MediaContext
@@ -23,7 +24,7 @@ from tests.stores.media_conformance import (
     MediaStoreConformance,
     StreamingConformance,
 )
-from tests.stores.records import snapshot
+from tests.stores.records import run_record, snapshot
 from tests.stores.test_media_stores import peak_of_streaming
 from tests.stores.watching import Document, Watcher, explained, stages
 from tests.stores.writer import request
@@ -234,3 +235,25 @@ async def test_media_of_another_workspace_are_not_there(
         await other.media_store.get(LONG_URI)
     assert [each["workspace_id"] for each in database["media"].find()] == ["default"]
     assert set(COLLECTIONS) >= {"media", "media_chunks"}
+
+
+async def test_a_deleted_conversation_takes_the_media_that_it_alone_names(
+    steps: MongoStepStore, database: Database[Document]
+) -> None:
+    now = datetime.now(UTC)
+    shared, own = [request(LONG)], [request(LONG), request("own " * 30_000)]
+    await steps.conversations.open("c", ConversationSpec(agent="conversation"), now=now)
+    for run_id, conversation_id, messages in (("run-1", "c", own), ("run-2", "other", shared)):
+        record = run_record(run_id, conversation_id=conversation_id)
+        await steps.register_run(record)
+        await steps.save_snapshot(
+            snapshot(messages, run_id=run_id, conversation_id=conversation_id)
+        )
+    assert database["media"].count_documents({}) == 2
+    age(database, "media", 2)
+    removed = await steps.conversations.delete("c", now=now)
+    assert (removed.counts["runs"], removed.counts["media"]) == (1, 1)
+    latest = await steps.latest_snapshot(run_id="run-2")
+    assert latest is not None
+    assert latest.messages == shared
+    assert database["search_log"].count_documents({"conversation_id": "c"}) == 0
