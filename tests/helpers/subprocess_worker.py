@@ -32,7 +32,7 @@ STICKY_TIMEOUT = timedelta(seconds=1)
 too, but then a workflow task that takes long cancels its local activities: other behaviour.)"""
 
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload([__name__, "tests.helpers.user_agents"])
+_FORKS.set_forkserver_preload([__name__, "stores.mongo.steps", "tests.helpers.user_agents"])
 
 
 class WorkerProcess:
