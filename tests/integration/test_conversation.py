@@ -139,6 +139,7 @@ async def test_thirty_says_at_once_are_thirty_turns_in_order_while_it_recycles(
 ) -> None:
     conversation = talk.begin(max_turns=2, recycle_turns=7, queue_limit=29)
     texts = [f"text {n}" for n in range(28)]
+    await conversation.submit(texts[5], message_id=texts[5])  # of two texts the first has the id
     says = [conversation.say(text, message_id=text) for text in texts]
     twice = conversation.say("text 5", message_id="text 5")
     other = asyncio.create_task(conversation.say("text 5, otherwise", message_id="text 5"))
@@ -146,10 +147,13 @@ async def test_thirty_says_at_once_are_thirty_turns_in_order_while_it_recycles(
     with pytest.raises(ConversationRefusedError, match="another text"):
         await other
 
+    async def are_completed() -> bool:  # a reply is heard when its run ends, its turn right after
+        return {each.record.status for each in await talk.turns(conversation)} == {"completed"}
+
+    await eventually(are_completed)
     turns = await talk.turns(conversation)
     assert sorted(each.record.prompt for each in turns) == sorted(texts)
     assert [each.record.position for each in turns] == list(range(28))
-    assert {each.record.status for each in turns} == {"completed"}
     asked = [prompts(each)[-1] for each in talk.echo.seen]
     assert asked == [each.record.prompt for each in turns], "each is asked once, in order"
     assert results[-1].output == results[5].output
