@@ -1,7 +1,7 @@
 """What a conversation's client is told when something was not done."""
 
 from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
-from temporalio.exceptions import ApplicationError, CancelledError
+from temporalio.exceptions import ActivityError, ApplicationError, CancelledError
 from temporalio.service import RPCError, RPCStatusCode
 
 
@@ -50,7 +50,9 @@ def refusal(cause: BaseException | None) -> ConversationRefusedError:
 
 
 def failure(run_id: str, cause: BaseException | None) -> TurnFailedError:
-    """What a turn's run failed with, for the caller."""
+    """What a turn's run failed with, for the caller; not that an activity failed, but why."""
+    while isinstance(cause, ActivityError) and cause.cause is not None:
+        cause = cause.cause
     if isinstance(cause, CancelledError):
         return TurnFailedError(run_id, "CancelledError", "was cancelled")
     kind = cause.type if isinstance(cause, ApplicationError) and cause.type else "failed"
