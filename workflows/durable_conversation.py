@@ -354,6 +354,8 @@ class DurableConversation:
                 if not is_aborted(error.cause):
                     raise refusal(error.cause) from error
             except (RPCError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
+                if isinstance(error.__cause__, asyncio.CancelledError):
+                    raise asyncio.CancelledError from error  # the SDK's word for the caller's own
                 if not is_aborted(error):
                     raise
             else:

@@ -372,3 +372,22 @@ async def test_a_conversation_that_is_cancelled_or_terminated_never_terminates_i
     await conversation.say("three")  # takes up what the terminated workflow left
     turns = await eventually(lambda: talk.finished(conversation))
     assert [each.record.status for each in turns] == ["cancelled", "cancelled", "completed"]
+
+
+async def test_a_say_that_its_caller_cancels_is_not_repeated(
+    temporal: Client, memory: InMemoryStepStore, task_queue: str
+) -> None:
+    conversation = DurableTalking(temporal, memory, task_queue, EchoModel()).begin()
+    saying = asyncio.create_task(conversation.say("nobody works here"))
+    handle = temporal.get_workflow_handle(conversation.workflow_id)
+
+    async def is_open() -> bool:
+        try:
+            return (await handle.describe()).status is WorkflowExecutionStatus.RUNNING
+        except RPCError:
+            return False
+
+    await eventually(is_open)
+    saying.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(saying, 5)
