@@ -1,5 +1,6 @@
 import asyncio
 import logging
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -62,8 +63,10 @@ class NamerModel:
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> SqliteConversationStore:
-    return SqliteConversationStore(database=tmp_path / "conversations.db")
+async def store(tmp_path: Path) -> AsyncGenerator[SqliteConversationStore]:
+    opened = SqliteConversationStore(database=tmp_path / "conversations.db")
+    yield opened
+    await opened.aclose()
 
 
 def said(count: int) -> list[ModelMessage]:
