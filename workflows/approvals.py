@@ -19,6 +19,7 @@ from stores.digests import arguments_digest
 from stores.identifiers import DEFAULT_WORKSPACE
 from stores.records import EffectPolicy, ToolEffectResolution
 from workflows import names
+from workflows.executions import of_execution
 from workflows.payloads import SubmittedInput
 from workflows.recorder import Failure, RunRecorder, ToolCallPlace
 from workflows.waiting import Waiting, WaitingCall
@@ -109,16 +110,7 @@ class Approvals(Waiting[UnapprovedCall]):
 
 def approvals_of_execution() -> Approvals:
     """The approvals of the workflow that runs this code; made at the first call."""
-    instance = workflow.instance()
-    approvals = getattr(instance, _ATTRIBUTE, None)
-    if not isinstance(approvals, Approvals):
-        approvals = Approvals()
-        setattr(instance, _ATTRIBUTE, approvals)
-    return approvals
-
-
-_ATTRIBUTE = "__perdure_approvals__"
-"""On the workflow's instance, as the journal is."""
+    return of_execution(Approvals, "approvals")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,7 @@ from temporalio.exceptions import is_cancelled_exception
 
 from activities.boundaries import HopBounds
 from workflows.approvals import approvals_of_execution
+from workflows.executions import of_execution
 from workflows.journal import journal_of_execution
 from workflows.parking import parking_of_execution
 from workflows.recorder import CANCELLED, Failure, RunRecorder
@@ -202,16 +203,7 @@ async def hop_when_due(
 
 def hops_of_execution() -> Hops:
     """The hops of the workflow that runs this code; made at the first call."""
-    instance = workflow.instance()
-    hops = getattr(instance, _ATTRIBUTE, None)
-    if not isinstance(hops, Hops):
-        hops = Hops()
-        setattr(instance, _ATTRIBUTE, hops)
-    return hops
-
-
-_ATTRIBUTE = "__perdure_hops__"
-"""On the workflow's instance, as the journal is."""
+    return of_execution(Hops, "hops")
 
 
 class ResumedAgent(WrapperAgent[Any, Any]):

@@ -12,6 +12,7 @@ from temporalio import workflow
 from stores.identifiers import DEFAULT_WORKSPACE
 from stores.records import ResolutionDecision
 from workflows import names
+from workflows.executions import of_execution
 from workflows.payloads import SubmittedInput
 from workflows.waiting import Waiting, WaitingCall
 
@@ -106,16 +107,7 @@ class Parking(Waiting[ParkedCall]):
 
 def parking_of_execution() -> Parking:
     """The parking of the workflow that runs this code; made at the first call."""
-    instance = workflow.instance()
-    parking = getattr(instance, _ATTRIBUTE, None)
-    if not isinstance(parking, Parking):
-        parking = Parking()
-        setattr(instance, _ATTRIBUTE, parking)
-    return parking
-
-
-_ATTRIBUTE = "__perdure_parking__"
-"""On the workflow's instance, as the journal is."""
+    return of_execution(Parking, "parking")
 
 
 def _announce(call: ParkedCall) -> None:

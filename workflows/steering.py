@@ -7,6 +7,8 @@ from pydantic_ai.exceptions import UserError
 from pydantic_ai.tools import RunContext
 from temporalio import workflow
 
+from workflows.executions import of_execution
+
 
 class Steer(BaseModel):
     """Text for the run in progress; the same message counts once."""
@@ -60,13 +62,4 @@ def let_steer(run_id: str, context: RunContext[object]) -> None:
 
 def steering_of_execution() -> Steering:
     """The steering of the workflow that runs this code; made at the first call."""
-    instance = workflow.instance()
-    steering = getattr(instance, _ATTRIBUTE, None)
-    if not isinstance(steering, Steering):
-        steering = Steering()
-        setattr(instance, _ATTRIBUTE, steering)
-    return steering
-
-
-_ATTRIBUTE = "__perdure_steering__"
-"""On the workflow's instance, as the journal is."""
+    return of_execution(Steering, "steering")

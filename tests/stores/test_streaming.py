@@ -11,6 +11,7 @@ from stores.memory import InMemoryStepStore
 from stores.mongo.steps import MongoStepStore
 from stores.protocols import StepStore
 from stores.streaming import StreamChunk, StreamItem, StreamTake
+from tests.stores.abstract import StepStoreTests
 from tests.stores.watching import Document, Watcher, explained, stages, work
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -25,11 +26,7 @@ def chunk(take: StreamTake, first: int, *texts: str) -> StreamChunk:
     return StreamChunk(take=take, first=first, items=(BEGAN, *items) if first == 0 else items)
 
 
-class StreamConformance:
-    @pytest.fixture
-    def store(self) -> StepStore:
-        raise NotImplementedError
-
+class StreamConformance(StepStoreTests):
     async def test_items_are_read_from_an_offset_up_to_a_gap(self, store: StepStore) -> None:
         streams = store.streams
         for each in (chunk(FIRST, 3, "c"), chunk(FIRST, 0, "a", "b"), chunk(FIRST, 5, "e")):
