@@ -462,7 +462,7 @@ async def test_a_message_inherited_from_a_run_that_took_it_back_is_shown(
     await store.commit(executions[0].commit(interrupted))
     executions[0].next_task()
     await store.commit(executions[0].commit(save(scripts[0], {0: stamped, 1: request("more")})))
-    history = {0: stamped, 1: request("hay")}
+    history: dict[int, ModelMessage] = {0: stamped, 1: request("hay")}
     await store.commit(executions[1].commit(save(scripts[1], history)))
     for searched in (store, other):
         for run in (None, scripts[1].run_id):
