@@ -21,7 +21,9 @@ from stores.payload_keys import (
     plain_id,
 )
 
-DEFAULT_CACHE_BYTES = 64 * 1024 * 1024
+DEFAULT_CACHE_BYTES = 32 * 1024 * 1024
+"""What runs with a window of 500 KB need for sixty of them. A run fills it in time, so a worker's
+memory grows by as much; what is not there is read in one request."""
 
 COMPRESSION_LEVEL = 6
 """Of zlib. A step has some ten thousand new bytes, which take about a millisecond. Matches of less
