@@ -111,7 +111,7 @@ def _follow(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
 
 async def measure_outage(bench: Bench) -> Sequence[Figure]:
     """On servers of its own, since it stops one."""
-    logging.disable(logging.WARNING)  # each attempt of a commit would be told with its traceback
+    logging.disable(logging.ERROR)  # each attempt would be told with its traceback
     try:
         return await _measure(QUICK_OUTAGE if bench.is_quick else OUTAGE)
     finally:
