@@ -62,7 +62,8 @@ async def _streamed(name: str, options: dict[str, Any], pieces: int) -> dict[str
     if process.returncode != 0:
         message = f"streaming through {name} ended with exit status {process.returncode}"
         raise LocalServerError(message)
-    return json.loads(out)
+    found: dict[str, float] = json.loads(out)
+    return found
 
 
 def _figure(name: str, found: dict[str, float], pieces: int) -> Figure:
