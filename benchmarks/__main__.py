@@ -15,6 +15,10 @@ from benchmarks.effects import measure_effects
 from benchmarks.events import measure_events
 from benchmarks.figures import Figure
 from benchmarks.hops import measure_hops
+from benchmarks.limits import measure_limits
+from benchmarks.media import measure_media
+from benchmarks.outage import measure_outage
+from benchmarks.parallel import measure_parallel
 from benchmarks.reference_environment import reference_python
 from benchmarks.report import Result, print_report, print_report_json, write_page
 from benchmarks.runs import measure_runs
@@ -42,6 +46,10 @@ BENCHMARKS: dict[str, Callable[[Bench], Awaitable[Sequence[Figure]]]] = {
     "streaming": measure_streaming,
     "effects": measure_effects,
     "sizes": measure_sizes,
+    "limits": measure_limits,
+    "parallel": measure_parallel,
+    "outage": measure_outage,
+    "media": measure_media,
     "turns": measure_turns,
 }
 

@@ -22,6 +22,10 @@ EFFECT_POLICIES_PATCH = "effect-policies"
 APPROVALS_PATCH = "approvals"
 """Runs that met an approval before it ended with it, and wait for none."""
 
+RESULTS_PATCH = "results-in-workflow"
+"""Marked where a result of a tool in the workflow is refused. Runs that met one before ended with
+their record open, or in no task."""
+
 CONVERSATION = "conversation"
 """Workflow type of a conversation."""
 

@@ -136,6 +136,7 @@ def test_other_names() -> None:
     assert names.APPROVE_UPDATE == "decide_approval"
     assert names.EFFECT_POLICIES_PATCH == "effect-policies"
     assert names.APPROVALS_PATCH == "approvals"
+    assert names.RESULTS_PATCH == "results-in-workflow"
     assert (rebuilding.TURN_METADATA, rebuilding.PATH_METADATA) == ("turn", "turn_path")
     bundled = (scripted.name, assistant.name, orders.name, chat_agent.name)
     assert bundled == ("scripted", "assistant", "orders", "conversation")

@@ -156,6 +156,14 @@ async def failed(bench: Bench) -> WorkflowHandle[Any, Any]:
     return handle
 
 
+async def refused_result(bench: Bench) -> WorkflowHandle[Any, Any]:
+    """A tool in the workflow returns what no payload holds."""
+    steps: list[list[Call]] = [[("echo", {"text": "a"}), ("odd_in_workflow", {})]]
+    handle = await bench.start("refused_result", prompt=script(steps))
+    await ended(handle)
+    return handle
+
+
 async def cancelled(bench: Bench) -> WorkflowHandle[Any, Any]:
     steps: list[list[Call]] = [
         [("echo", {"text": "a"})],
@@ -401,6 +409,7 @@ RUNS: dict[str, Scenario] = {
     each.__name__: each
     for each in (
         *(completed, parallel_tools, continued, failed, cancelled, recovered, fallback),
+        refused_result,
         *(delegating, delegated, delegating_failed, delegating_cancelled),
         *(
             parked,
