@@ -34,6 +34,7 @@ class Bench:
     Attributes:
         nothing: a side that is good for workflows that do nothing.
         reference: `None` when it is left out; then everything is measured less often, too.
+        soak_minutes: how long a load goes on.
     """
 
     client: Client
@@ -41,6 +42,7 @@ class Bench:
     mongodb: AsyncMongoClient[dict[str, Any]]
     nothing: Side
     reference: Reference | None
+    soak_minutes: float
 
     @property
     def is_quick(self) -> bool:
@@ -65,11 +67,15 @@ class Bench:
 
 
 @asynccontextmanager
-async def open_bench(home: Path, reference_python: Path | None) -> AsyncGenerator[Bench]:
+async def open_bench(
+    home: Path, reference_python: Path | None, *, soak_minutes: float = 30
+) -> AsyncGenerator[Bench]:
     """Servers with their data in `home`, stopped at the end.
 
     Args:
+        home: a directory.
         reference_python: the interpreter of the reference's environment; `None` leaves it out.
+        soak_minutes: see `Bench`.
     """
     # Below errors the SDK only says that the long run's model requests are large, again and again.
     errors = LoggingConfig(filter=TelemetryFilter(core_level="ERROR", other_level="ERROR"))
@@ -98,6 +104,7 @@ async def open_bench(home: Path, reference_python: Path | None) -> AsyncGenerato
                     mongodb=driver,
                     nothing=nothing,
                     reference=reference,
+                    soak_minutes=soak_minutes,
                 )
         finally:
             if reference is not None:
