@@ -9,7 +9,7 @@ from benchmarks.failover import disturb, kill_primary, temporal_and_place
 from benchmarks.replica_set import ReplicaSet
 from benchmarks.scripted import Plan
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
 
 PLAN = Plan(steps=12)
 
