@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
 from time import perf_counter
@@ -16,6 +17,8 @@ from benchmarks.bench import Bench
 from benchmarks.commits import SteppedRun
 from benchmarks.figures import Figure, median, percentile
 from cli.processes import LocalServerError
+from stores.conversation_records import ConversationRecord
+from stores.mongo.conversation_documents import conversation_document
 from stores.opening import open_step_store
 
 RUNS, FEWER_RUNS = 10_000, 1_000
@@ -71,7 +74,6 @@ async def measure_reads(bench: Bench) -> list[Figure]:
             "PERDURE_MONGODB_DATABASE": database,
             "PERDURE_TEMPORAL_ADDRESS": bench.client.service_client.config.target_host,
         }
-        _run(("rebuild", TALK), environment)
         _run(("reindex",), environment)
         effects = await bench.mongodb[database]["tool_effects"].count_documents({})
         times: list[float] = []
@@ -146,6 +148,8 @@ async def fill(bench: Bench, database: str, runs: int) -> None:
         )
         while batch := list(islice(copies, AT_ONCE)):
             await found.insert_many(batch, ordered=False)
+    heads = [conversation_document(_conversation(number)) for number in range(runs)]
+    await bench.mongodb[database]["conversations"].insert_many(heads, ordered=False)
 
 
 def _copy(row: dict[str, Any], number: int, key: str) -> dict[str, Any]:
@@ -162,6 +166,18 @@ def _copy(row: dict[str, Any], number: int, key: str) -> dict[str, Any]:
         ]
         copy |= _kept_apart(number)
     return copy
+
+
+def _conversation(number: int) -> ConversationRecord:
+    began_at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=number)
+    return ConversationRecord(
+        conversation_id=f"talk-{number}",
+        public_id=f"{number:026}",
+        agent="persisted",
+        created_at=began_at,
+        updated_at=began_at,
+        title=f"Where to begin {number}",
+    )
 
 
 def _kept_apart(number: int) -> dict[str, Any]:
