@@ -37,14 +37,12 @@ def current_settings() -> "Settings":
     Raises:
         WrongUsageError: a `PERDURE_` variable does not fit.
     """
-    from pydantic import ValidationError  # noqa: PLC0415
-
-    from settings import Settings  # noqa: PLC0415
+    from settings import InvalidSettingsError, load_settings  # noqa: PLC0415
 
     try:
-        settings = Settings()
-    except ValidationError as error:
-        message = f"the settings do not fit: {misfits(error, prefix='PERDURE_', upper=True)}"
+        settings = load_settings()
+    except InvalidSettingsError as error:
+        message = f"the settings do not fit: {error}"
         raise WrongUsageError(message) from error
     if settings.temporal_address and settings.mongodb_uri:
         return settings
@@ -59,12 +57,11 @@ def current_settings() -> "Settings":
     return settings.model_copy(update=found)
 
 
-def misfits(error: "ValidationError", *, prefix: str = "", upper: bool = False) -> str:
+def misfits(error: "ValidationError") -> str:
     """What pydantic found wrong, each with the path of the bad value."""
     lines: list[str] = []
     for each in error.errors():
-        path = ".".join(str(step) for step in each["loc"])
-        name = f"{prefix}{path.upper() if upper else path}"
+        name = path = ".".join(str(step) for step in each["loc"])
         message = each["msg"].removeprefix("Value error, ")
         # A check of the whole input has no path, and its message says what it is about.
         lines.append(
@@ -165,12 +162,19 @@ async def describing_client(settings: "Settings") -> "Client":
     """
     from temporalio.client import Client  # noqa: PLC0415
 
+    from temporal_tls import TemporalUnavailableError, tls_of  # noqa: PLC0415
+
     silence_core()
-    return await Client.connect(
-        settings.temporal_address or DEFAULT_TEMPORAL_ADDRESS,
-        namespace=settings.temporal_namespace,
-        lazy=True,
-    )
+    try:
+        return await Client.connect(
+            settings.temporal_address or DEFAULT_TEMPORAL_ADDRESS,
+            namespace=settings.temporal_namespace,
+            tls=tls_of(settings),
+            api_key=settings.temporal_api_key,
+            lazy=True,
+        )
+    except TemporalUnavailableError as error:
+        raise UnreachableError(str(error)) from error
 
 
 async def initialised(settings: "Settings") -> list[str]:
