@@ -50,6 +50,7 @@ async def _chat(
     from cli.submit import fresh_run_id  # noqa: PLC0415
     from workflows.conversation_refusals import ConversationRefusedError  # noqa: PLC0415
     from workflows.durable_conversation import DurableConversation  # noqa: PLC0415
+    from workflows.fairness import priority_of  # noqa: PLC0415
 
     settings = current_settings()
     async with opened_store(settings, workspace) as store:
@@ -62,6 +63,9 @@ async def _chat(
             principal=principal,
             task_queue=settings.task_queue,
             store=store,
+            priority=priority_of(
+                workspace, priority=settings.priority, weights=settings.fairness_weights
+            ),
         )
         display = TurnDisplay(conversation, store, by=principal)
         note(f"Conversation {conversation.conversation_id}. End with Ctrl-D.")
