@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.connections import connected_client, current_settings, opened_store
+from cli.connections import current_settings, opened_store, submitting_client
 from cli.failures import CommandError
 from cli.options import Workspace
 from cli.output import note, print_text
@@ -53,9 +53,9 @@ async def _chat(
     from workflows.fairness import priority_of  # noqa: PLC0415
 
     settings = current_settings()
-    async with opened_store(settings, workspace) as store:
+    async with submitting_client(settings) as client, opened_store(settings, workspace) as store:
         conversation = DurableConversation.connect(
-            await connected_client(settings),
+            client,
             agent=agent,
             conversation_id=conversation_id or fresh_run_id(agent),
             workspace_id=workspace,

@@ -5,8 +5,9 @@ reading commands have two seconds in all.
 """
 
 import asyncio
+import os
 import reprlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import cache
@@ -17,7 +18,7 @@ from cli.failures import CommandError, NotFoundError, UnreachableError, WrongUsa
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
-    from temporalio.client import Client
+    from temporalio.client import Client, Plugin
 
     from settings import Settings
     from stores.mongo.steps import MongoStepStore
@@ -140,7 +141,28 @@ async def opened_mongodb(settings: "Settings") -> AsyncGenerator["MongoStepStore
         await store.aclose()
 
 
-async def connected_client(settings: "Settings") -> "Client":
+@asynccontextmanager
+async def submitting_client(settings: "Settings") -> AsyncGenerator["Client"]:
+    """The same for what starts runs: their traces begin here, where spans are exported.
+
+    Raises:
+        UnreachableError: as `connected_client`.
+        WrongUsageError: OpenTelemetry's variables do not fit.
+    """
+    if not any(name.startswith("OTEL_EXPORTER_OTLP") for name in os.environ):
+        yield await connected_client(settings)
+        return
+    from telemetry.providers import TelemetryError, begin_telemetry  # noqa: PLC0415
+
+    try:
+        telemetry = begin_telemetry(settings, service="perdure", exports_metrics=False)
+    except TelemetryError as error:
+        raise WrongUsageError(str(error)) from error
+    async with telemetry.running():
+        yield await connected_client(settings, telemetry.plugins)
+
+
+async def connected_client(settings: "Settings", plugins: Sequence["Plugin"] = ()) -> "Client":
     """A client that encodes and decodes as the worker does.
 
     Raises:
@@ -150,7 +172,7 @@ async def connected_client(settings: "Settings") -> "Client":
 
     silence_core()
     try:
-        return await connect(settings)
+        return await connect(settings, plugins=plugins)
     except TemporalUnavailableError as error:
         raise UnreachableError(str(error)) from error
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.connections import connected_client, current_settings, misfits, opened_store
+from cli.connections import current_settings, misfits, opened_store, submitting_client
 from cli.failures import CommandError, WrongUsageError
 from cli.options import AsJson, Workspace
 from cli.output import note, print_json, print_text
@@ -162,7 +162,10 @@ class Submission:
             WrongUsageError: the input is larger than Temporal takes.
             CommandError: the id is taken, or the run did not complete.
         """
-        client = await connected_client(self.settings)
+        async with submitting_client(self.settings) as client:
+            return await self._send(client, wait=wait)
+
+    async def _send(self, client: "Client", *, wait: bool) -> "AgentRunOutput | None":
         handle = await self._start(client)
         note(f"Run {self.run_id} of agent {self.request.agent} is started.")
         if not wait:

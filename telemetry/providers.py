@@ -125,6 +125,7 @@ def begin_telemetry(
     service: str,
     environment: Mapping[str, str] = os.environ,
     is_scraped: bool = False,
+    exports_metrics: bool = True,
 ) -> Telemetry:
     """Set up this process, once, before its first client is connected.
 
@@ -133,6 +134,7 @@ def begin_telemetry(
         service: `service.name`, where `OTEL_SERVICE_NAME` does not say another.
         environment: OpenTelemetry's variables.
         is_scraped: whether a health port serves metrics.
+        exports_metrics: whether they go out by OTLP where that is asked for; a command has none.
 
     Raises:
         TelemetryError: another protocol than `http/protobuf` is asked for.
@@ -145,7 +147,7 @@ def begin_telemetry(
     if is_scraped:
         telemetry.reader = PrometheusReader()
         readers.append(telemetry.reader)
-    if _is_exported("METRICS", environment):
+    if exports_metrics and _is_exported("METRICS", environment):
         readers.append(PeriodicExportingMetricReader(_metric_exporter()))
     if readers:
         _measure(telemetry, resource, readers)
