@@ -80,6 +80,8 @@ class RegistrationIdentityResult(BaseModel):
     tool_effects: Mapping[str, EffectPolicy] = Field(default_factory=dict)
     hop_bounds: HopBounds | None = None
     """`None` comes of a worker that knows of no hops: the execution makes none."""
+    routes: Mapping[str, str] = Field(default_factory=dict)
+    """Task queues of activities that run elsewhere: by `agent:NAME` or `tool:NAME`."""
 
 
 class CommitHeader(BaseModel):
@@ -173,6 +175,7 @@ class BoundaryActivities:
         search_attributes: names that exist on the server, told likewise.
         tool_effects: policies by tool, told likewise; they win over what tools declare.
         hop_bounds: when a run goes on in another execution, told likewise.
+        routes: which activities run on which other task queue, told likewise.
         now: the clock for persisted times, aware.
     """
 
@@ -184,6 +187,7 @@ class BoundaryActivities:
         search_attributes: tuple[str, ...] = (),
         tool_effects: Mapping[str, EffectPolicy] | None = None,
         hop_bounds: HopBounds | None = None,
+        routes: Mapping[str, str] | None = None,
         now: Callable[[], datetime] = _now,
     ) -> None:
         self._store = store
@@ -191,6 +195,7 @@ class BoundaryActivities:
         self._search_attributes = search_attributes
         self._tool_effects: Mapping[str, EffectPolicy] = tool_effects or {}
         self._hop_bounds = hop_bounds
+        self._routes: Mapping[str, str] = routes or {}
         self._now = now
 
     @property
@@ -217,6 +222,7 @@ class BoundaryActivities:
             search_attributes=self._search_attributes,
             tool_effects=self._tool_effects,
             hop_bounds=self._hop_bounds,
+            routes=self._routes,
         )
 
     @activity.defn(name="register_run")

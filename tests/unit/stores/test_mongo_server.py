@@ -52,7 +52,7 @@ def _status(*privileges: dict[str, Any], users: tuple[str, ...] = ("ann",)) -> d
     }
 
 
-ALL = ["find", "insert", "update", "remove", "createIndex"]
+ALL = ["find", "insert", "update", "remove", "createIndex", "listIndexes"]
 
 
 @pytest.mark.parametrize(
