@@ -200,7 +200,7 @@ async def _hold(place: Place, count: int) -> None:
                 id=f"held-{uuid4().hex}",
                 task_queue=place.task_queue,
             )
-            await handle.execute_update(HeldRunWorkflow.has_done)
+            await handle.execute_update(HeldRunWorkflow.has_done)  # pyright: ignore[reportUnknownMemberType] - the SDK's overloads
 
     await asyncio.gather(*(one() for _ in range(count)))
 

@@ -38,7 +38,7 @@ UNRESOLVED_REPEATS = 30
 
 AT_ONCE = 5_000
 
-RUN, OTHER, TALK = "run-7", "run-5007", "talk-7"
+RUN, OTHER, TALK = "run-7", "run-507", "talk-7"
 
 COMMANDS: tuple[tuple[str, ...], ...] = (
     ("runs",),
@@ -74,9 +74,10 @@ async def measure_reads(bench: Bench) -> list[Figure]:
             "PERDURE_MONGODB_DATABASE": database,
             "PERDURE_TEMPORAL_ADDRESS": bench.client.service_client.config.target_host,
         }
-        _run(("reindex",), environment)
+        _run(("search", TALK, "begin"), environment)  # takes that conversation into the index
         effects = await bench.mongodb[database]["tool_effects"].count_documents({})
         times: list[float] = []
+        found: Sequence[object] = ()
         for _ in range(UNRESOLVED_REPEATS):
             start = perf_counter()
             found = await store.list_unresolved_tool_effects()
@@ -154,9 +155,16 @@ async def fill(bench: Bench, database: str, runs: int) -> None:
 
 def _copy(row: dict[str, Any], number: int, key: str) -> dict[str, Any]:
     branch = f"branch-{number}"
-    copy = {**row, "_id": ObjectId(), key: f"run-{number}", "branch": branch}
+    copy: dict[str, Any] = {
+        **row,
+        "_id": ObjectId(),
+        key: f"run-{number}",  # `_id` of the run itself
+        "branch": branch,
+    }
     if "conversation_id" in row:
         copy["conversation_id"] = f"talk-{number % CONVERSATIONS}"
+    if "ranges" in row and copy["conversation_id"] == TALK:
+        copy["unindexed"] = True
     if "transitions" in row:
         copy["transitions"] = [{**each, "branch": branch} for each in row["transitions"]]
     if key == "_id":

@@ -79,7 +79,8 @@ def _merged(old: Manifest, change: Manifest) -> Manifest:
         elif isinstance(value, dict):
             merged[key] = _merged(merged.get(key, {}), cast("Manifest", value))
         elif isinstance(value, list) and key in MERGE_KEYS:
-            merged[key] = _merged_lists(merged.get(key, []), value, MERGE_KEYS[key])
+            items = cast("list[Manifest]", value)
+            merged[key] = _merged_lists(merged.get(key, []), items, MERGE_KEYS[key])
         else:
             merged[key] = value
     return merged

@@ -73,8 +73,8 @@ def _queries(name: str, command: Document) -> Iterator[Document]:
     elif name in {"count", "distinct"}:
         yield command.get("query", {})
     elif name == "aggregate":
-        first = next(iter(command["pipeline"]), {})
-        yield first.get("$match", {})
+        stages: Sequence[Document] = command["pipeline"]
+        yield stages[0].get("$match", {}) if stages else {}
     elif name == "insert":
         yield from command["documents"]
     elif name in _STATEMENTS:
@@ -91,10 +91,10 @@ def _names(query: Document, field: str) -> bool:
     if field not in query:
         return False
     value = query[field]
-    if isinstance(value, Mapping) and any(str(each).startswith("$") for each in value):
-        operators = cast("Document", value)
-        return "$eq" in operators or "$in" in operators
-    return True
+    if not isinstance(value, Mapping):
+        return True
+    operators = {each for each in cast("Document", value) if each.startswith("$")}
+    return not operators or bool(operators & {"$eq", "$in"})
 
 
 def _fields(query: Document) -> set[str]:
