@@ -14,6 +14,7 @@ from prometheus_client.utils import floatToGoString  # pyright: ignore[reportUnk
 
 from telemetry_names import ALL, SERIES
 from tests.architecture.source_tree import ROOT
+from tests.deploy.alert_cases import QUIET, RAISING
 
 MONITORING = ROOT / "deploy" / "monitoring"
 DASHBOARDS = sorted((MONITORING / "grafana" / "dashboards").glob("*.json"))
@@ -154,3 +155,30 @@ def test_panels_have_ids_of_their_own_and_do_not_overlap() -> None:
             for y in range(place["y"], place["y"] + place["h"])
         ]
         assert len(set(cells)) == len(cells), path.name
+
+
+def test_each_alert_is_raised_by_what_it_is_about_and_none_by_a_healthy_hour(
+    promtool: str, tmp_path: Path
+) -> None:
+    assert list(RAISING) == [rule["alert"] for rule in alerts()]
+    cases = [_case({**QUIET, **series}, {alert}) for alert, series in RAISING.items()]
+    cases[0] = _case({}, {"PerdureNoWorkers"})
+    cases.append(_case(QUIET, set()))
+    path = tmp_path / "cases.yaml"
+    rule_files = [str(MONITORING / "alerts.yaml")]
+    path.write_text(json.dumps({"rule_files": rule_files, "tests": cases}))
+    done = subprocess.run(
+        [promtool, "test", "rules", path], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _case(series: dict[str, str], raised: set[str]) -> dict[str, Any]:
+    """A test of promtool: these alerts fire after an hour, and no other one."""
+    firing = 'count by (alertname) (ALERTS{alertstate="firing"})'
+    samples = [{"labels": f'{{alertname="{alert}"}}', "value": 1} for alert in sorted(raised)]
+    return {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "promql_expr_test": [{"expr": firing, "eval_time": "59m", "exp_samples": samples}],
+    }
