@@ -59,14 +59,19 @@ BY_NAME_ALONE = ("load", "soak", "growth", "failover")
 """Those that take the machine for a quarter of an hour and more each."""
 
 
+WITHOUT_REFERENCE = {"failover", "growth", "reads", "sizing", "soak"}
+"""Those that have nothing of it beside them; it takes a minute to install, once."""
+
+
 def main() -> int:
     """Measure and print; 1 when a budget is missed or nothing could be measured."""
     arguments = _arguments()
     names: list[str] = arguments.names or [each for each in BENCHMARKS if each not in BY_NAME_ALONE]
     try:
-        python = None if arguments.quick else reference_python(Settings().data_dir)
+        with_reference = not arguments.quick and not set(names) <= WITHOUT_REFERENCE
+        python = reference_python(Settings().data_dir) if with_reference else None
         with tempfile.TemporaryDirectory(prefix="perdure-benchmarks-") as home:
-            results = asyncio.run(_measure(names, Path(home), python, arguments.soak_minutes))
+            results = asyncio.run(_measure(names, Path(home), python, arguments))
     except CommandError as error:
         note(f"benchmarks: {error}")
         return error.exit_code
@@ -81,10 +86,12 @@ def main() -> int:
 
 
 async def _measure(
-    names: Sequence[str], home: Path, python: Path | None, soak_minutes: float
+    names: Sequence[str], home: Path, python: Path | None, arguments: argparse.Namespace
 ) -> list[Result]:
     results: list[Result] = []
-    async with open_bench(home, python, soak_minutes=soak_minutes) as bench:
+    async with open_bench(
+        home, python, is_quick=arguments.quick, soak_minutes=arguments.soak_minutes
+    ) as bench:
         for name in names:
             note(f"Measuring {name}")
             baseline = await bench.baseline()

@@ -33,7 +33,8 @@ class Bench:
 
     Attributes:
         nothing: a side that is good for workflows that do nothing.
-        reference: `None` when it is left out; then everything is measured less often, too.
+        reference: `None` when it is left out.
+        is_quick: whether figures may be rough: then everything is measured less often.
         soak_minutes: how long a load goes on.
     """
 
@@ -42,12 +43,8 @@ class Bench:
     mongodb: AsyncMongoClient[dict[str, Any]]
     nothing: Side
     reference: Reference | None
+    is_quick: bool
     soak_minutes: float
-
-    @property
-    def is_quick(self) -> bool:
-        """Whether figures may be rough."""
-        return self.reference is None
 
     async def baseline(self) -> Baseline:
         """What everything here is made of: a round trip to MongoDB, and a workflow."""
@@ -68,14 +65,15 @@ class Bench:
 
 @asynccontextmanager
 async def open_bench(
-    home: Path, reference_python: Path | None, *, soak_minutes: float = 30
+    home: Path, reference_python: Path | None, *, is_quick: bool, soak_minutes: float
 ) -> AsyncGenerator[Bench]:
     """Servers with their data in `home`, stopped at the end.
 
     Args:
         home: a directory.
         reference_python: the interpreter of the reference's environment; `None` leaves it out.
-        soak_minutes: see `Bench`.
+        is_quick: see `Bench`.
+        soak_minutes: likewise.
     """
     # Below errors the SDK only says that the long run's model requests are large, again and again.
     errors = LoggingConfig(filter=TelemetryFilter(core_level="ERROR", other_level="ERROR"))
@@ -104,6 +102,7 @@ async def open_bench(
                     mongodb=driver,
                     nothing=nothing,
                     reference=reference,
+                    is_quick=is_quick,
                     soak_minutes=soak_minutes,
                 )
         finally:
