@@ -15,7 +15,7 @@ from cli.servers import LocalServer, LocalServers
 from settings import Settings
 from stores.protocols import StepStore
 from tests.helpers.eventually import eventually
-from tests.helpers.script import script
+from tests.helpers.script import Call, script
 from tests.helpers.subprocess_worker import WorkerProcess
 from tests.helpers.user_workflows import ScriptedRun, ScriptedRunsInput, ScriptedRunsWorkflow
 
@@ -46,8 +46,11 @@ async def start(
     temporal: Client, task_queue: str, charges: Path
 ) -> WorkflowHandle[ScriptedRunsWorkflow, Any]:
     """A run that looks around, charges somebody once, and looks around again."""
-    look = [[("echo", {"text": str(number), "delay": 0.3})] for number in range(STEPS_AFTER)]
-    steps = [*look[:STEPS_BEFORE], [("pay", {"path": str(charges)})], *look]
+    look: list[list[Call]] = [
+        [("echo", {"text": str(number), "delay": 0.3})] for number in range(STEPS_AFTER)
+    ]
+    charge: list[Call] = [("pay", {"path": str(charges)})]
+    steps = [*look[:STEPS_BEFORE], charge, *look]
     request = ScriptedRunsInput(runs=[ScriptedRun(prompt=script(steps))])
     return await temporal.start_workflow(
         ScriptedRunsWorkflow.run, request, id=f"restored-{uuid4().hex}", task_queue=task_queue
