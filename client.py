@@ -41,6 +41,7 @@ async def connect(
             accepted, or the namespace does not exist; the message says which, and what to set.
     """
     address = settings.temporal_address or "127.0.0.1:7233"
+    tls = tls_of(settings)
     try:
         client = await Client.connect(
             address,
@@ -48,12 +49,12 @@ async def connect(
             data_converter=converter or build_data_converter(settings, chunks=chunks),
             plugins=[PydanticAIPlugin(), *plugins],
             runtime=runtime,
-            tls=tls_of(settings),
+            tls=tls,
             api_key=settings.temporal_api_key,
             lazy=lazy,
         )
     except RuntimeError as error:
-        certificate = certificate_problem(str(error))
+        certificate = certificate_problem(str(error)) if tls else None
         if certificate is not None:
             message = f"Temporal at {address} was not trusted, or does not trust us: {certificate}"
             raise TemporalUnavailableError(message) from error

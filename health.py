@@ -99,6 +99,8 @@ class WorkerHealth:
         self._gone_since: dict[str, float] = {}
         self._newest: tuple[float, list[str]] | None = None
         self.is_draining = False
+        self.answers: dict[str, bool] = {}
+        """Whether the newest answer of each path was a good one."""
 
     def missing_pollers(self) -> list[str]:
         """Kinds of tasks that are not polled for although there is room."""
@@ -194,6 +196,7 @@ class HealthServer:
         problems = self._problems(path)
         if problems is None:
             return HTTPStatus.NOT_FOUND, _PLAIN, b"there are /healthz, /readyz and /metrics\n"
+        self._health.answers[path] = not problems
         status = HTTPStatus.SERVICE_UNAVAILABLE if problems else HTTPStatus.OK
         return status, _PLAIN, ("\n".join(problems or ["ok"]) + "\n").encode()
 

@@ -101,6 +101,9 @@ class Settings(BaseSettings):
         ge=1,
         description="likewise, when it has made this many model requests; unset, they do not count",
     )
+    hop_to_newest_build: bool = Field(
+        default=True, description="likewise, when new runs of its deployment go to another build"
+    )
     stream_hours: float = Field(
         default=24, gt=0, description="how long live text of runs that stream is kept"
     )

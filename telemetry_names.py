@@ -212,13 +212,13 @@ WORKER_READY = Metric(
     name="perdure.worker.ready",
     kind="gauge",
     unit="{worker}",
-    help="1 when `/readyz` answers 200, else 0",
+    help="1 when `/readyz` answered 200 last, else 0; none before it was asked",
 )
 WORKER_LIVE = Metric(
     name="perdure.worker.live",
     kind="gauge",
     unit="{worker}",
-    help="1 when `/healthz` answers 200, else 0",
+    help="1 when `/healthz` answered 200 last, else 0; none before it was asked",
 )
 STORE_READ_FAILURES = Metric(
     name="perdure.store.read_failures",

@@ -47,7 +47,7 @@ from stores.opening import open_step_store
 from stores.protocols import StepStore
 from telemetry.instruments import MeteringInterceptor
 from telemetry.logs import set_up_logs
-from telemetry.observing import StoreObserver, observe_payloads
+from telemetry.observing import StoreObserver, observe_health, observe_payloads
 from telemetry.providers import Telemetry, begin_telemetry
 from worker_options import worker_options
 from worker_processes import run_processes
@@ -137,6 +137,7 @@ def build_worker(
             size_bytes=settings.hop_after_bytes,
             updates=settings.hop_after_updates,
             requests=settings.hop_after_requests,
+            newest_build=settings.hop_to_newest_build,
         ),
     )
     reconciling = ReconcileActivities(find_reconcile)
@@ -349,6 +350,7 @@ async def _begin_observing(
     health = WorkerHealth(
         kinds=kinds[settings.role], reader=telemetry.reader, check_store=store.verify
     )
+    observe_health(health.answers)
     address = (settings.health_host, settings.health_port)
     loop = asyncio.get_running_loop()
     stack.enter_context(HealthServer(address, health=health, reader=telemetry.reader, loop=loop))

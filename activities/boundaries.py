@@ -49,7 +49,7 @@ class HopBounds(BaseModel):
     """When an execution of a run is left for a fresh one: as soon as one of these is reached.
 
     Of its history `events` (count) and `size_bytes`; `updates` that it accepted; `requests` to the
-    model that it made, `None` counts none.
+    model that it made, `None` counts none; with `newest_build` that new runs go to another build.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -58,6 +58,7 @@ class HopBounds(BaseModel):
     size_bytes: int = Field(ge=1)
     updates: int = Field(ge=1)
     requests: int | None = Field(default=None, ge=1)
+    newest_build: bool = True
 
 
 class RegistrationIdentityRequest(BaseModel):

@@ -40,12 +40,16 @@ def set_up_logs(
     logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
+INNERMOST_FRAMES = 8
+"""Of a traceback: where it happened. The frames around are interceptors, thirty of them."""
+
+
 class JsonFormatter(logging.Formatter):
     """One JSON object a record.
 
     Fields: `at`, `level`, `logger`, `message`; of the code that logs, as far as it is known,
     `run_id`, `conversation_id`, `workspace_id`, `workflow_id`, `execution_id`, `activity`,
-    `attempt`, `trace_id`, `span_id`; of an error `error`, `error_at` (its frames) and, of Perdure's
+    `attempt`, `trace_id`, `span_id`; of an error `error`, `error_at` (its innermost frames) and, of Perdure's
     own or with content, `error_message`.
     """
 
@@ -71,7 +75,7 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(document, ensure_ascii=False, default=str)
 
     def _described(self, error: BaseException) -> dict[str, object]:
-        frames = traceback.extract_tb(error.__traceback__)
+        frames = traceback.extract_tb(error.__traceback__)[-INNERMOST_FRAMES:]
         described: dict[str, object] = {
             "error": type(error).__name__,
             "error_at": [f"{each.filename}:{each.lineno} {each.name}" for each in frames],

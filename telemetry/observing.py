@@ -3,9 +3,10 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
@@ -34,7 +35,7 @@ def gauge(meter: Meter, metric: names.Metric, read: Read) -> None:
 def _observing(read: Read) -> Callable[[CallbackOptions], Iterable[Observation]]:
     def observe(_: CallbackOptions) -> Iterable[Observation]:
         value = read()
-        return [] if value is None else [Observation(value)]
+        return [] if value is None else [Observation(float(value))]
 
     return observe
 
@@ -58,6 +59,13 @@ def _observe_counts(meter: Meter, counts: PayloadCounts) -> None:
         meter.create_observable_counter(
             metric.name, [_observing(read)], unit=metric.unit, description=metric.help
         )
+
+
+def observe_health(answers: Mapping[str, bool]) -> None:
+    """Export what `/readyz` and `/healthz` answered last; nothing before they were asked."""
+    meter = metrics.get_meter(METER)
+    for metric, path in ((names.WORKER_READY, "/readyz"), (names.WORKER_LIVE, "/healthz")):
+        gauge(meter, metric, partial(answers.get, path))
 
 
 class StoreObserver:

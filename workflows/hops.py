@@ -138,7 +138,7 @@ class Hops:
             "updates": self.updates >= bounds.updates,
             "requests": bounds.requests is not None and self._requests > bounds.requests,
             # A pinned execution does not move to a newer build by itself.
-            "version": info.is_target_worker_deployment_version_changed(),
+            "version": bounds.newest_build and info.is_target_worker_deployment_version_changed(),
         }
         return next((reason for reason, is_reached in reached.items() if is_reached), None)
 

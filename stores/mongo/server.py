@@ -44,7 +44,7 @@ def privilege_problem(
     if not info["authenticatedUsers"]:
         return None
     missing = [
-        f"{action} ({_in_words(lacking)})"
+        f"{action}{_in_words(lacking)}"
         for action in sorted(needed)
         if (lacking := _lacking(info["authenticatedUserPrivileges"], action, database))
     ]
@@ -74,7 +74,7 @@ def _lacking(
 
 
 def _in_words(collections: tuple[str, ...]) -> str:
-    return "anywhere" if len(collections) == len(COLLECTIONS) else f"in {', '.join(collections)}"
+    return "" if len(collections) == len(COLLECTIONS) else f" (in {', '.join(collections)})"
 
 
 async def check_server(client: Client, database: str, needed: Iterable[str] = WORKING) -> list[str]:

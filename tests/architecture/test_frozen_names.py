@@ -180,7 +180,7 @@ FIELDS: dict[type[BaseModel], tuple[list[str], list[str]]] = {
         ["registration_id"],
     ),
     boundaries.HopBounds: (
-        ["events", "requests", "size_bytes", "updates"],
+        ["events", "newest_build", "requests", "size_bytes", "updates"],
         ["events", "size_bytes", "updates"],
     ),
     boundaries.CommitBoundariesRequest: (

@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from pymongo import AsyncMongoClient
+from temporalio.api.workflowservice.v1 import SetWorkerDeploymentCurrentVersionRequest
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle, WorkflowHistory
+from temporalio.service import RPCError
 
 from cli.servers import LocalServers
 from client import connect
@@ -263,6 +265,39 @@ async def hop_taken(bench: Bench) -> WorkflowHandle[Any, Any]:
     return bench.client.get_workflow_handle(handle.id, run_id=middle)
 
 
+async def moved(bench: Bench) -> WorkflowHandle[Any, Any]:
+    """The execution of a run that it left for a newer build of its deployment."""
+    queue = "moving"
+    other = replace(bench, settings=bench.settings.model_copy(update={"task_queue": queue}))
+    one, two = (
+        other.settings.model_copy(update={"deployment": "moving", "build_id": build})
+        for build in ("one", "two")
+    )
+    log_path = Path(tempfile.gettempdir()) / f"perdure-moving-{os.getpid()}.log"
+    try:
+        with WorkerProcess(one, log_path=log_path), WorkerProcess(two, log_path=log_path):
+            await eventually(lambda: is_current(bench.client, "moving", "one"))
+            handle = await other.start("moved", prompt=echo_steps(2, delay=2.0))
+            await eventually(lambda: bench.is_in_a_tool(handle.id, 1))
+            await eventually(lambda: is_current(bench.client, "moving", "two"))
+            await handle.result()
+    finally:
+        log_path.unlink(missing_ok=True)
+    return bench.client.get_workflow_handle(handle.id, run_id=handle.first_execution_run_id)
+
+
+async def is_current(client: Client, deployment: str, build: str) -> bool:
+    """Make a build the current one; not yet while the server has not heard of its workers."""
+    request = SetWorkerDeploymentCurrentVersionRequest(
+        namespace=client.namespace, deployment_name=deployment, build_id=build
+    )
+    try:
+        await client.workflow_service.set_worker_deployment_current_version(request)
+    except RPCError:
+        return False
+    return True
+
+
 async def deps_by_reference(bench: Bench) -> WorkflowHandle[Any, Any]:
     steps: list[list[Call]] = [[("greet", {}), ("greet", {})]]
     handle = await bench.start(
@@ -412,6 +447,7 @@ RUNS: dict[str, Scenario] = {
             large,
             searching,
             turn,
+            moved,
         ),
     )
 }
