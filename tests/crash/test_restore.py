@@ -9,6 +9,9 @@ from uuid import uuid4
 
 import pytest
 from pymongo import AsyncMongoClient
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowHandle
 
 from cli.servers import LocalServer, LocalServers
@@ -109,7 +112,7 @@ async def gaps_of(settings: Settings) -> int:
     return sum(each.get("gap_count", 0) for each in heads)
 
 
-async def test_temporal_copied_before_mongodb_goes_on_and_charges_nobody_twice(
+async def test_mongodb_copied_before_temporal_goes_on_and_charges_nobody_twice(
     settings: Settings,
     store: StepStore,
     temporal: Client,
@@ -118,33 +121,92 @@ async def test_temporal_copied_before_mongodb_goes_on_and_charges_nobody_twice(
     charges: Path,
     tmp_path: Path,
 ) -> None:
-    worker = WorkerProcess(settings, log_path=tmp_path / "worker.log")
-    with worker:
+    with WorkerProcess(settings, log_path=tmp_path / "worker.log") as worker:
         handle = await start(temporal, settings.task_queue, charges)
-        run_id = f"{handle.id}-0-return"
-        await eventually(has_events(store, run_id, 8), within=WITHIN)
-        worker.kill()
-        assert not charges.exists()
-        await temporals.take()
-        worker.start()
-        await eventually(charges.exists, within=WITHIN)
-        seen = len(await store.list_events(run_id=run_id))
-        await eventually(has_events(store, run_id, seen + 8), within=WITHIN)
-        worker.kill()
-        await mongodbs.take()
-
-        await temporals.bring_back()
+        run_id = await charged_between(mongodbs, temporals, worker, store, handle, charges)
         await mongodbs.bring_back()
+        await temporals.bring_back()
         worker.start()
         await handle.result()
+    assert len(charges.read_text().splitlines()) == 1
+    assert await gaps_of(settings) > 0
+    run = await store.get_run(run_id=run_id)
+    assert run is not None
+    assert run.state == "completed"
 
-        charged = charges.read_text().splitlines()
-        undisturbed = await start(temporal, settings.task_queue, tmp_path / "others")
-        await undisturbed.result()
-    assert len(charged) == 1
-    assert await gaps_of(settings) == 0
-    expected = await keys_of(store, f"{undisturbed.id}-0-return")
-    assert await keys_of(store, run_id) == expected
+
+async def test_temporal_copied_before_mongodb_overwrites_nothing_and_goes_on_after_a_reset(
+    settings: Settings,
+    store: StepStore,
+    temporal: Client,
+    temporals: Copy,
+    mongodbs: Copy,
+    charges: Path,
+    tmp_path: Path,
+) -> None:
+    with WorkerProcess(settings, log_path=tmp_path / "worker.log") as worker:
+        handle = await start(temporal, settings.task_queue, charges)
+        run_id = await charged_between(temporals, mongodbs, worker, store, handle, charges)
+        await temporals.bring_back()
+        await mongodbs.bring_back()
+        before = await keys_of(store, run_id)
+        worker.start()
+
+        async def is_refused() -> bool:
+            return "StaleCommit" in (tmp_path / "worker.log").read_text()
+
+        await eventually(is_refused, within=WITHIN)
+        assert await keys_of(store, run_id) == before
+        again = await reset_to_last_task(temporal, handle)
+        await again.result()
+    run = await store.get_run(run_id=run_id)
+    assert run is not None
+    assert run.state == "completed"
+
+
+async def charged_between(
+    first: Copy,
+    second: Copy,
+    worker: WorkerProcess,
+    store: StepStore,
+    handle: WorkflowHandle[ScriptedRunsWorkflow, Any],
+    charges: Path,
+) -> str:
+    """Copy the one, let the run charge somebody and go on, copy the other; the run's id."""
+    run_id = f"{handle.id}-0-return"
+    await eventually(has_events(store, run_id, 8), within=WITHIN)
+    worker.kill()
+    assert not charges.exists()
+    await first.take()
+    worker.start()
+    await eventually(charges.exists, within=WITHIN)
+    seen = len(await store.list_events(run_id=run_id))
+    await eventually(has_events(store, run_id, seen + 8), within=WITHIN)
+    worker.kill()
+    await second.take()
+    return run_id
+
+
+async def reset_to_last_task(
+    client: Client, handle: WorkflowHandle[Any, Any]
+) -> WorkflowHandle[Any, Any]:
+    """As `temporal workflow reset --type LastWorkflowTask`."""
+    history = await handle.fetch_history()
+    tasks = [
+        event.event_id
+        for event in history.events
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
+    ]
+    answer = await client.workflow_service.reset_workflow_execution(
+        ResetWorkflowExecutionRequest(
+            namespace=client.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=handle.id),
+            workflow_task_finish_event_id=tasks[-1],
+            request_id=uuid4().hex,
+            reason="restored",
+        )
+    )
+    return client.get_workflow_handle(handle.id, run_id=answer.run_id)
 
 
 async def test_an_older_mongodb_loses_what_it_lacks_and_open_runs_go_on(
