@@ -89,7 +89,7 @@ class Marker:
             await self._replace("tool_effects", effect_document(row))
 
     async def _replace(self, collection: str, document: Document) -> None:
-        query = {name: document[name] for name in ("_id", "run_id") if name in document}
+        query: Document = {name: document[name] for name in ("_id", "run_id") if name in document}
         await self._database[collection].replace_one(query, document, session=self._session)
 
     async def _fold_run(self, run_id: str) -> None:
