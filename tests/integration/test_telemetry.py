@@ -199,6 +199,16 @@ async def test_a_replaced_worker_with_a_tiny_cache_doubles_no_span_and_changes_n
                 await asyncio.wait_for(handle.result(), WITHIN.total_seconds())
             assert await second.stop() == 0
         assert "detach" not in first.log + second.log
+    for run_id in [calm.id, *rough]:
+        print("DEBUG", run_id, sorted(ours(collector.names_of_run(run_id)).items()))
+    for span in collector.spans:
+        if span.name in {
+            "execute_tool wait_for",
+            "execute_tool echo",
+            "RunWorkflow:agent_run",
+            "RunActivity:commit_boundaries",
+        }:
+            print("DEBUG", span)
     expected = ours(collector.names_of_run(calm.id))
     assert expected["RunWorkflow:agent_run"] == 1
     for run_id in rough:
@@ -245,7 +255,7 @@ async def test_each_metric_moves_under_a_load_with_planted_faults(
         assert await plant(client, settings.task_queue) == [
             "apply",
             "apply",
-            "suppress",
+            "suppress suppressed",
             "apply refused",
             "stale",
         ]
