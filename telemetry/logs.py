@@ -49,8 +49,8 @@ class JsonFormatter(logging.Formatter):
 
     Fields: `at`, `level`, `logger`, `message`; of the code that logs, as far as it is known,
     `run_id`, `conversation_id`, `workspace_id`, `workflow_id`, `execution_id`, `activity`,
-    `attempt`, `trace_id`, `span_id`; of an error `error`, `error_at` (its innermost frames) and, of Perdure's
-    own or with content, `error_message`.
+    `attempt`, `trace_id`, `span_id`; of an error `error`, `error_at` (its innermost frames) and, of
+    Perdure's own or with content, `error_message`.
     """
 
     def __init__(self, *, with_content: bool = False, process: int | None = None) -> None:

@@ -43,6 +43,7 @@ from temporalio.runtime import (
 import telemetry_names as names
 from settings import Settings
 from telemetry.content import WordlessExporter
+from telemetry.eviction import EvictionFilter
 from telemetry.prometheus import PrometheusReader
 
 logger = logging.getLogger("perdure.telemetry")
@@ -193,9 +194,8 @@ def _trace(telemetry: Telemetry, resource: Resource, *, with_content: bool) -> N
 
     exporter = OTLPSpanExporter()
     provider = create_tracer_provider(resource=resource, shutdown_on_exit=False)
-    provider.add_span_processor(
-        BatchSpanProcessor(exporter if with_content else WordlessExporter(exporter))
-    )
+    batches = BatchSpanProcessor(exporter if with_content else WordlessExporter(exporter))
+    provider.add_span_processor(EvictionFilter(batches))
     trace.set_tracer_provider(provider)
     telemetry.tracers = provider
     telemetry.plugins.append(OpenTelemetryPlugin(add_temporal_spans=True))

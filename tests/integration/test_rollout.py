@@ -199,7 +199,8 @@ async def test_a_conversation_moves_between_turns(builds: Builds, task_queue: st
             await conversation.say(script([[("where", {})]]))
         last = await conversation.submit(script([[("new", {})]]))
         await conversation.output(script([[("new", {})]]), last)
-        assert await builds.said(last.answer.run_id) == [f"two on {task_queue}"]
+        said = await builds.said(last.answer.run_id)  # of all its turns
+        assert said == [f"one on {task_queue}"] + [f"two on {task_queue}"] * 3
         described = await builds.client.get_workflow_handle(conversation.workflow_id).describe()
         version = described.raw_description.workflow_execution_info.versioning_info
         assert version.deployment_version.build_id == "two"

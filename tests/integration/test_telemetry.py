@@ -31,6 +31,8 @@ from tests.helpers.eventually import eventually
 from tests.helpers.planting import PlantWorkflow
 from tests.helpers.production_worker import ROOT, ProductionWorker, variables_of
 from tests.helpers.script import echo_steps, script
+from tests.helpers.user_agents import SCRIPT_IN_PRODUCTION
+from tests.helpers.workers import replay
 from workflows.agent_run import AgentRunWorkflow
 from workflows.agent_run_models import AgentRunInput
 
@@ -197,9 +199,21 @@ async def test_a_replaced_worker_with_a_tiny_cache_doubles_no_span_and_changes_n
                 await asyncio.wait_for(handle.result(), WITHIN.total_seconds())
             assert await second.stop() == 0
         assert "detach" not in first.log + second.log
+    for run_id in [calm.id, *rough]:
+        print("DEBUG", run_id, sorted(ours(collector.names_of_run(run_id)).items()))
+    for span in collector.spans:
+        if span.name in {
+            "execute_tool wait_for",
+            "execute_tool echo",
+            "RunWorkflow:agent_run",
+            "RunActivity:commit_boundaries",
+        }:
+            print("DEBUG", span)
     expected = ours(collector.names_of_run(calm.id))
     assert expected["RunWorkflow:agent_run"] == 1
     for run_id in rough:
+        # What was recorded under tracing replays without it, and a trace changes no command.
+        await replay(client.get_workflow_handle(run_id), [SCRIPT_IN_PRODUCTION])
         assert ours(collector.names_of_run(run_id)) == expected
         events = await mongo.list_events(run_id=run_id)
         assert [each.kind for each in events] == [
@@ -241,7 +255,7 @@ async def test_each_metric_moves_under_a_load_with_planted_faults(
         assert await plant(client, settings.task_queue) == [
             "apply",
             "apply",
-            "suppress",
+            "suppress suppressed",
             "apply refused",
             "stale",
         ]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncGenerator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from settings import Settings
 from stores.errors import StoreConfigurationError, StoreError, StoreUnavailableError
 from stores.mongo.steps import MongoStepStore
 from tests.helpers.certificates import Certificates, make_certificates
+from tests.helpers.eventually import eventually
 from tests.helpers.production_worker import ROOT, variables_of
 from worker import initialise, run_worker
 
@@ -47,6 +49,18 @@ class GuardedMongo(MongoServer):
         self.extend("--tlsCertificateKeyFile", str(certificates.both))
         self.extend("--tlsAllowConnectionsWithoutCertificates")
         self.extend("--tlsCAFile", str(certificates.authority))
+
+    async def _become_ready(self) -> None:
+        """Nobody may ask for its configuration, but whoever comes first may initiate it."""
+        uri = f"mongodb://{HOST}:{self.port}/?directConnection=true"
+        config = {"_id": "rs0", "members": [{"_id": 0, "host": f"{HOST}:{self.port}"}]}
+        with MongoClient[dict[str, Any]](uri) as client:
+            client.admin.command("replSetInitiate", config)
+
+            def is_primary() -> bool:
+                return bool(client.admin.command("hello")["isWritablePrimary"])
+
+            await eventually(is_primary, within=timedelta(seconds=30))
 
     def extend(self, *arguments: str) -> None:
         self.command = (*self.command, *arguments)

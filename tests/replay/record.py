@@ -52,6 +52,9 @@ from workflows.parking import ResolveToolEffectRequest
 HISTORIES = Path(__file__).with_name("histories")
 ROOT = Path(__file__).parents[2]
 
+STARTING = timedelta(seconds=60)
+"""Of a worker on a busy machine."""
+
 PAYLOADS = ".payloads"
 """Ends the name of the file with a recording's payloads; its name as JSON ends in `.json`."""
 
@@ -273,16 +276,13 @@ async def moved(bench: Bench) -> WorkflowHandle[Any, Any]:
         other.settings.model_copy(update={"deployment": "moving", "build_id": build})
         for build in ("one", "two")
     )
-    log_path = Path(tempfile.gettempdir()) / f"perdure-moving-{os.getpid()}.log"
-    try:
-        with WorkerProcess(one, log_path=log_path), WorkerProcess(two, log_path=log_path):
-            await eventually(lambda: is_current(bench.client, "moving", "one"))
-            handle = await other.start("moved", prompt=echo_steps(2, delay=2.0))
-            await eventually(lambda: bench.is_in_a_tool(handle.id, 1))
-            await eventually(lambda: is_current(bench.client, "moving", "two"))
-            await handle.result()
-    finally:
-        log_path.unlink(missing_ok=True)
+    nowhere = Path(os.devnull)
+    with WorkerProcess(one, log_path=nowhere), WorkerProcess(two, log_path=nowhere):
+        await eventually(lambda: is_current(bench.client, "moving", "one"), within=STARTING)
+        handle = await other.start("moved", prompt=echo_steps(2, delay=2.0))
+        await eventually(lambda: bench.is_in_a_tool(handle.id, 1), within=STARTING)
+        await eventually(lambda: is_current(bench.client, "moving", "two"), within=STARTING)
+        await handle.result()
     return bench.client.get_workflow_handle(handle.id, run_id=handle.first_execution_run_id)
 
 
