@@ -20,6 +20,7 @@ from benchmarks.replica_set import ReplicaSet
 from benchmarks.scripted import Plan, make_agent
 from cli.binaries import find_mongod, find_temporal
 from cli.output import note
+from cli.processes import LocalServerError
 from cli.servers import MongoServer, TemporalServer, free_port
 from client import connect
 from settings import Settings
@@ -45,7 +46,8 @@ TEMPORAL_AWAY = timedelta(seconds=5)
 GOES_ON_WITHIN = 5.0
 """Seconds from MongoDB's return until the slowest run has written again."""
 
-LONGEST = timedelta(minutes=10)
+MOVES_WITHIN = timedelta(minutes=2)
+"""Of runs whose servers are there: what was in flight has to time out, and is tried again."""
 
 BETWEEN_LOOKS = 0.2
 """Seconds; the precision of what is measured here."""
@@ -82,12 +84,27 @@ class Load:
     handles: Handles
     _noted: list[int] = field(default_factory=list[int])
 
-    async def have_all_moved(self) -> bool:
-        """Whether each run has written since `note` was called, or since it was started."""
+    async def moved(self, *, within: timedelta) -> None:
+        """Return when each run has written since `note` was called, or since it was started.
+
+        Raises:
+            LocalServerError: one has not; says what each of those waits for.
+        """
+        try:
+            async with asyncio.timeout(within.total_seconds()):
+                while await self._standing():  # noqa: ASYNC110 - other processes tell no event
+                    await asyncio.sleep(BETWEEN_LOOKS)
+        except TimeoutError:
+            words = [f"{each.id}: {await _doing(each)}" for each in await self._standing()]
+            message = f"Runs that have not moved within {within}: {'; '.join(words)}"
+            raise LocalServerError(message) from None
+
+    async def _standing(self) -> Handles:
         counts = await self._counts()
         noted = self._noted or [0] * len(counts)
-        ended = [await self._has_ended(each.id) for each in self.handles]
-        return all(now > then or over for now, then, over in zip(counts, noted, ended, strict=True))
+        pairs = zip(self.handles, counts, noted, strict=True)
+        still = [handle for handle, now, then in pairs if now <= then]
+        return [each for each in still if not await self._has_ended(each.id)]
 
     async def note(self) -> None:
         """Remember how far the runs have come."""
@@ -114,11 +131,11 @@ async def disturb(
     """
     handles = [await place.start(AGENT, plan) for _ in range(AT_A_TIME)]
     load = Load(place=place, handles=handles)
-    await _within(load.have_all_moved)
+    await load.moved(within=MOVES_WITHIN)
     await disturbance()
     back = monotonic()
     await load.note()
-    await _within(load.have_all_moved)
+    await load.moved(within=MOVES_WITHIN)
     goes_on = monotonic() - back
     await asyncio.gather(*(each.result() for each in handles))
     undisturbed = await place.start(AGENT, plan)
@@ -135,10 +152,13 @@ async def disturb(
     )
 
 
-async def _within(look: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(LONGEST.total_seconds()):
-        while not await look():  # noqa: ASYNC110 - of servers and processes, which tell no event
-            await asyncio.sleep(BETWEEN_LOOKS)
+async def _doing(handle: WorkflowHandle[AgentRunWorkflow, object]) -> str:
+    described = await handle.describe()
+    found = [
+        f"{each.activity_type.name}, attempt {each.attempt}: {each.last_failure.message}"
+        for each in described.raw_description.pending_activities
+    ]
+    return ", ".join(found) or f"no activity, {described.history_length} events"
 
 
 def _difference(found: Sequence[str], expected: Sequence[str]) -> int:
