@@ -11,10 +11,10 @@ OF_WORKFLOW = "perdure.in_workflow"
 class EvictionFilter(SpanProcessor):
     """Passes spans on, but for those of workflow code that anything else ends.
 
-    Temporal's replay-safe spans do not end on a replay and on an eviction. An execution that is idle
-    when its worker stops is evicted by nobody: the garbage collector closes its coroutines, outside
-    any workflow, and with them the spans that they are in (temporalio/sdk-python issue 1849). The
-    worker that takes the execution over ends them under the same ids.
+    Temporal's replay-safe spans end neither on a replay nor on an eviction. An execution that is
+    idle when its worker stops is evicted by nobody: the garbage collector closes its coroutines,
+    outside any workflow, and with them the spans that they are in (temporalio/sdk-python issue
+    1849). The worker that takes the execution over ends them under the same ids.
     """
 
     def __init__(self, processor: SpanProcessor) -> None:

@@ -19,6 +19,7 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import Worker
 
 import telemetry_names as names
+from activities.boundaries import BOUNDARIES
 from activities.searching import SearchHistoryRequest
 from cli.servers import free_port
 from client import connect
@@ -32,7 +33,7 @@ from tests.helpers.planting import PlantWorkflow
 from tests.helpers.production_worker import ROOT, ProductionWorker, variables_of
 from tests.helpers.script import echo_steps, script
 from tests.helpers.user_agents import SCRIPT_IN_PRODUCTION
-from tests.helpers.workers import replay
+from tests.helpers.workers import count_events, replay
 from workflows.agent_run import AgentRunWorkflow
 from workflows.agent_run_models import AgentRunInput
 
@@ -199,31 +200,36 @@ async def test_a_replaced_worker_with_a_tiny_cache_doubles_no_span_and_changes_n
                 await asyncio.wait_for(handle.result(), WITHIN.total_seconds())
             assert await second.stop() == 0
         assert "detach" not in first.log + second.log
-    for run_id in [calm.id, *rough]:
-        print("DEBUG", run_id, sorted(ours(collector.names_of_run(run_id)).items()))
-    for span in collector.spans:
-        if span.name in {
-            "execute_tool wait_for",
-            "execute_tool echo",
-            "RunWorkflow:agent_run",
-            "RunActivity:commit_boundaries",
-        }:
-            print("DEBUG", span)
-    expected = ours(collector.names_of_run(calm.id))
+    expected = shape_of(collector.names_of_run(calm.id))
     assert expected["RunWorkflow:agent_run"] == 1
+    assert expected["execute_tool wait_for"] == 1
     for run_id in rough:
-        # What was recorded under tracing replays without it, and a trace changes no command.
-        await replay(client.get_workflow_handle(run_id), [SCRIPT_IN_PRODUCTION])
-        assert ours(collector.names_of_run(run_id)) == expected
-        events = await mongo.list_events(run_id=run_id)
-        assert [each.kind for each in events] == [
-            each.kind for each in await mongo.list_events(run_id=calm.id)
-        ]
+        found = collector.names_of_run(run_id)
+        assert shape_of(found) == expected
+        # What was recorded under tracing replays without it: a trace changes no command.
+        history = await replay(client.get_workflow_handle(run_id), [SCRIPT_IN_PRODUCTION])
+        events = count_events(history)
+        begun = sum(n for name, n in found.items() if name.startswith("StartActivity:"))
+        assert begun == events["EVENT_TYPE_ACTIVITY_TASK_SCHEDULED"] + events[MARKER]
+        kinds = [each.kind for each in await mongo.list_events(run_id=run_id)]
+        assert kinds == [each.kind for each in await mongo.list_events(run_id=calm.id)]
+    sent = [span.span_id for span in collector.spans]
+    assert len(set(sent)) == len(sent)
 
 
-def ours(found: Counter[str]) -> Counter[str]:
-    """Without MongoDB's commands, of which a write that met another one has more."""
-    return Counter({name: n for name, n in found.items() if not name.startswith("mongodb")})
+MARKER = "EVENT_TYPE_MARKER_RECORDED"
+"""Of a local activity: of commits."""
+
+
+def shape_of(found: Counter[str]) -> Counter[str]:
+    """Without commits, whose groups depend on what came in together, and what they ask MongoDB."""
+    return Counter(
+        {
+            name: n
+            for name, n in found.items()
+            if not name.startswith("mongodb") and name.rpartition(":")[2] not in BOUNDARIES
+        }
+    )
 
 
 @pytest.mark.crash
