@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import Iterator
 from fnmatch import fnmatch
@@ -91,29 +92,36 @@ def test_tests_and_documents_stay_out_of_the_image() -> None:
     assert folders <= {*code, "requirements"}
 
 
+@pytest.fixture
+def root() -> Iterator[Path]:
+    """Not pytest's own directory: those are kept for three sessions, hundreds of MB each."""
+    with tempfile.TemporaryDirectory(prefix="perdure-image-") as directory:
+        yield Path(directory)
+
+
 @pytest.mark.timeout(900)  # a hundred packages, from the network where none is cached
-def test_its_steps_make_a_worker_that_needs_to_write_nowhere(tmp_path: Path) -> None:
+def test_its_steps_make_a_worker_that_needs_to_write_nowhere(root: Path) -> None:
     build, last = stages()
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     for name in list(environment):
         if name.startswith(("PERDURE_", "VIRTUAL_ENV", "PYTHON")):
             del environment[name]
     for instruction, argument in build:
-        _do(tmp_path, instruction, argument, environment)
+        _do(root, instruction, argument, environment)
     for _, argument in (each for each in last if each[0] == "ENV"):
         environment |= dict(re.findall(r"([A-Z_]+)=(\S+)", argument))
-    environment["PATH"] = f"{tmp_path}/venv/bin:{os.environ['PATH']}"
+    environment["PATH"] = f"{root}/venv/bin:{os.environ['PATH']}"
     environment["PERDURE_TEMPORAL_ADDRESS"] = "127.0.0.1:1"
     environment["PERDURE_MONGODB_URI"] = "mongodb://127.0.0.1:1/?replicaSet=rs0"
 
-    before = _written(tmp_path)
-    helped = _run(tmp_path, environment, "perdure", "--help")
+    before = _written(root)
+    helped = _run(root, environment, "perdure", "--help")
     assert helped.returncode == 0, helped.stderr
-    worker = _run(tmp_path, environment, "python", "worker.py")
+    worker = _run(root, environment, "python", "worker.py")
     assert worker.returncode == 1
     assert "Temporal does not answer at 127.0.0.1:1" in worker.stderr
-    assert _written(tmp_path) == before
-    packages = {each.name for each in (tmp_path / "venv").rglob("site-packages/*")}
+    assert _written(root) == before
+    packages = {each.name for each in (root / "venv").rglob("site-packages/*")}
     assert packages.isdisjoint({"pip", "pytest", "fiftyone"})
 
 
