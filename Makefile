@@ -104,6 +104,9 @@ chaos: install ## Break everything once at every place, and check that nothing s
 bench: install ## Measure against the budgets, side by side with the reference
 	$(BIN)/python -m benchmarks
 
+bench-load: install ## Runs a second beside the reference's, a soak of 30 minutes, the cost of open runs (an hour)
+	$(BIN)/python -m benchmarks load soak growth $(LOAD)
+
 bench-search: install ## Searches beside the reference's, at 1,000 to 100,000 messages (half an hour)
 	$(BIN)/python -m benchmarks.search
 

@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 import linecache
 import logging
+import os
 import signal
-import sys
 import tracemalloc
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic_ai import Agent
 from pydantic_ai.durable_exec.temporal import AgentPlugin, PydanticAIPlugin
@@ -22,7 +23,7 @@ from temporalio.api.operatorservice.v1 import (
 from temporalio.client import Client
 from temporalio.converter import DataConverter
 from temporalio.service import RPCError, RPCStatusCode
-from temporalio.worker import Interceptor, Replayer, Worker
+from temporalio.worker import Interceptor, Replayer, Worker, WorkerConfig
 
 from activities.boundaries import BoundaryActivities, HopBounds
 from activities.conversations import ConversationActivities
@@ -36,13 +37,20 @@ from activities.streaming import DEFAULT_LIFETIME
 from agents.registry import load_agents
 from client import connect
 from converter import DATA_CONVERTER, for_replay
+from health import ACTIVITY_POLLERS, WORKFLOW_POLLERS, HealthServer, WorkerHealth
 from sandbox import workflow_runner
-from settings import Settings
+from settings import InvalidSettingsError, Settings, load_settings, option_parser
 from stores.errors import StoreConfigurationError
 from stores.local import LocalStepStore
 from stores.media.opening import open_media_store
 from stores.opening import open_step_store
 from stores.protocols import StepStore
+from telemetry.instruments import MeteringInterceptor
+from telemetry.logs import set_up_logs
+from telemetry.observing import StoreObserver, observe_health, observe_payloads
+from telemetry.providers import Telemetry, begin_telemetry
+from worker_options import worker_options
+from worker_processes import run_processes
 from workflows import names
 from workflows.agent_run_models import AgentRunInput
 from workflows.agents import find_deps_factory, find_reconcile, register_agents
@@ -53,6 +61,9 @@ from workflows.headers import LineageInterceptor
 from workflows.interceptor import JournalInterceptor
 from workflows.registry import WORKFLOWS
 from workflows.streaming import StreamInterceptor
+
+if TYPE_CHECKING:
+    from stores.mongo.steps import MongoStepStore
 
 logger = logging.getLogger("perdure.worker")
 
@@ -98,6 +109,7 @@ def build_worker(
     search_attributes: tuple[str, ...] = (),
     workflows: Iterable[type] = (),
     activities: Iterable[Callable[..., object]] = (),
+    is_metered: bool = False,
 ) -> Worker:
     """A worker for `agents` that writes to `store`.
 
@@ -105,6 +117,7 @@ def build_worker(
         search_attributes: names that the server knows; runs set no others.
         workflows: a user's own workflow classes, beside Perdure's.
         activities: a user's own activities.
+        is_metered: whether somebody reads metrics or spans of this process.
 
     Raises:
         AgentSetupError: an agent cannot be run; the message names it.
@@ -118,21 +131,24 @@ def build_worker(
         boundary_mode=settings.boundary_mode,
         search_attributes=search_attributes,
         tool_effects=settings.tool_effects,
+        routes=settings.routes,
         hop_bounds=HopBounds(
             events=settings.hop_after_events,
             size_bytes=settings.hop_after_bytes,
             updates=settings.hop_after_updates,
             requests=settings.hop_after_requests,
+            newest_build=settings.hop_to_newest_build,
         ),
     )
     reconciling = ReconcileActivities(find_reconcile)
     history = HistoryActivities(store)
     conversations = ConversationActivities(store)
-    return Worker(
-        client,
-        task_queue=settings.task_queue,
-        workflows=[*WORKFLOWS, *workflows],
-        activities=[
+    around = interceptors(store, client.data_converter, stream_lifetime=settings.stream_lifetime)
+    config: WorkerConfig = {
+        **worker_options(settings),
+        "client": client,
+        "workflows": [] if settings.role == "activities" else [*WORKFLOWS, *workflows],
+        "activities": [
             *boundaries.activities,
             history.load_history,
             history.load_usage,
@@ -143,17 +159,11 @@ def build_worker(
             NamingActivities(store).name_conversation,
             *activities,
         ],
-        plugins=[AgentPlugin(agent) for agent in agents],
-        interceptors=interceptors(
-            store, client.data_converter, stream_lifetime=settings.stream_lifetime
-        ),
-        workflow_runner=workflow_runner(client.data_converter),
-        max_cached_workflows=settings.max_cached_workflows,
-        max_concurrent_workflow_tasks=settings.max_concurrent_workflow_tasks,
-        max_concurrent_activities=settings.max_concurrent_activities,
-        graceful_shutdown_timeout=settings.graceful_shutdown,
-        build_id=settings.build_id,
-    )
+        "plugins": [AgentPlugin(agent) for agent in agents],
+        "interceptors": [*around, MeteringInterceptor()] if is_metered else around,
+        "workflow_runner": workflow_runner(client.data_converter),
+    }
+    return Worker(**config)
 
 
 def _refuse_local(store: StepStore) -> None:
@@ -261,16 +271,55 @@ async def _add_search_attributes(client: Client, request: AddSearchAttributesReq
         raise
 
 
-async def run_worker(settings: Settings, *, stop: asyncio.Event) -> None:
+async def run_worker(
+    settings: Settings, *, stop: asyncio.Event, telemetry: Telemetry | None = None
+) -> None:
     """Work until `stop` is set: then poll no more, let activities finish, close the store last.
 
+    Args:
+        settings: all that there is to say.
+        stop: ends it.
+        telemetry: of this process; `None` where none was set up.
+
     Raises:
-        AgentSetupError, StoreConfigurationError, StoreUnavailableError, TemporalUnavailableError:
-            before anything was polled; the message says what to do.
+        AgentSetupError, HealthPortError, StoreConfigurationError, StoreUnavailableError,
+            TemporalUnavailableError: before anything was polled; the message says what to do.
     """
+    telemetry = telemetry or Telemetry()
+    agents = load_agents(settings.agent_paths)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(telemetry.running())
+        store = await stack.enter_async_context(_opened_store(settings))
+        client = await connect(
+            settings, chunks=store.chunks, runtime=telemetry.runtime, plugins=telemetry.plugins
+        )
+        await store.verify()
+        health = await _begin_observing(stack, settings, telemetry, store)
+        worker = build_worker(
+            client,
+            store,
+            agents,
+            settings,
+            search_attributes=await _attributes(client),
+            is_metered=telemetry.is_measured or telemetry.is_traced,
+        )
+        if telemetry.is_measured:
+            observe_payloads(client.data_converter)
+        _announce(settings, agents)
+        async with worker:
+            await stop.wait()
+            if health is not None:
+                health.is_draining = True
+            logger.info(
+                "Stopping: activities have %s s to finish; give the container more than that",
+                settings.graceful_shutdown_seconds,
+            )
+
+
+@asynccontextmanager
+async def _opened_store(settings: Settings) -> AsyncGenerator["MongoStepStore"]:
     from stores.mongo.steps import MongoStepStore  # noqa: PLC0415 - the driver takes long
 
-    agents = load_agents(settings.agent_paths)
     store = MongoStepStore(
         db_url=settings.mongodb_uri,
         database=settings.mongodb_database,
@@ -279,48 +328,99 @@ async def run_worker(settings: Settings, *, stop: asyncio.Event) -> None:
         media_threshold_bytes=settings.media_threshold_bytes,
     )
     try:
-        client = await connect(settings, chunks=store.chunks)
-        await store.verify()
-        attributes = await existing_search_attributes(client)
-        if len(attributes) < len(names.SEARCH_ATTRIBUTES):
-            logger.warning(
-                "Temporal lacks search attributes of Perdure (found: %s); runs set only those. "
-                "`perdure init` registers them",
-                ", ".join(attributes) or "none",
-            )
-        worker = build_worker(client, store, agents, settings, search_attributes=attributes)
-        known = ", ".join(sorted(agent.name or "" for agent in agents)) or "none"
-        logger.info("Worker polls %r for agents: %s", settings.task_queue, known)
-        async with worker:
-            await stop.wait()
-            logger.info(
-                "Stopping: activities have %s s to finish", settings.graceful_shutdown_seconds
-            )
+        yield store
     finally:
         await store.aclose()
 
 
-async def _main(settings: Settings) -> None:
+async def _begin_observing(
+    stack: AsyncExitStack, settings: Settings, telemetry: Telemetry, store: "MongoStepStore"
+) -> WorkerHealth | None:
+    """Serve the health port, and read the store for metrics, until the stack is left."""
+    if telemetry.is_measured and settings.metrics_store_seconds:
+        every = timedelta(seconds=settings.metrics_store_seconds)
+        await stack.enter_async_context(StoreObserver(store.read_standing, every=every).running())
+    if settings.health_port is None or telemetry.reader is None:
+        return None
+    kinds = {
+        "all": (WORKFLOW_POLLERS, ACTIVITY_POLLERS),
+        "workflows": (WORKFLOW_POLLERS,),
+        "activities": (ACTIVITY_POLLERS,),
+    }
+    health = WorkerHealth(
+        kinds=kinds[settings.role], reader=telemetry.reader, check_store=store.verify
+    )
+    observe_health(health.answers)
+    address = (settings.health_host, settings.health_port)
+    loop = asyncio.get_running_loop()
+    stack.enter_context(HealthServer(address, health=health, reader=telemetry.reader, loop=loop))
+    return health
+
+
+async def _attributes(client: Client) -> tuple[str, ...]:
+    attributes = await existing_search_attributes(client)
+    if len(attributes) < len(names.SEARCH_ATTRIBUTES):
+        logger.warning(
+            "Temporal lacks search attributes of Perdure (found: %s); runs set only those. "
+            "`perdure init` registers them",
+            ", ".join(attributes) or "none",
+        )
+    return attributes
+
+
+def _announce(settings: Settings, agents: Sequence[Agent[Any, Any]]) -> None:
+    known = ", ".join(sorted(agent.name or "" for agent in agents)) or "none"
+    build = f", build {settings.deployment}:{settings.build_id}" if settings.deployment else ""
+    role = "" if settings.role == "all" else f" for {settings.role}"
+    logger.info("Worker polls %r%s for agents: %s%s", settings.task_queue, role, known, build)
+
+
+async def _until_told(settings: Settings, telemetry: Telemetry) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await run_worker(settings, stop=stop)
+    await run_worker(settings, stop=stop, telemetry=telemetry)
 
 
-def main() -> int:
-    """Run a worker from the environment; 0 when told to stop, 1 when it could not start."""
-    logging.basicConfig(
-        level=logging.INFO,
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+def work(settings: Settings, number: int | None = None) -> int:
+    """Run one worker process until it is told to stop; 0 then, 1 when it could not start.
+
+    Args:
+        settings: of this process.
+        number: of the process, where there are several.
+    """
+    set_up_logs(
+        form=settings.log_format,
+        level=settings.log_level,
+        with_content=settings.telemetry_content,
+        process=number,
     )
     try:
-        asyncio.run(_main(Settings()))
+        telemetry = begin_telemetry(
+            settings, service="perdure-worker", is_scraped=settings.health_port is not None
+        )
+        asyncio.run(_until_told(settings, telemetry))
     except Exception as error:  # noqa: BLE001 - the last frame tells it in words
         logger.error("%s", error)  # noqa: TRY400 - a sentence for a person; no traceback
         return 1
     return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run workers from options and environment; 0 when told to stop, 1 when they could not start.
+
+    An option is its variable for the length of this process.
+    """
+    given = vars(option_parser("worker.py").parse_args(arguments))
+    os.environ.update({name: value for name, value in given.items() if value is not None})
+    set_up_logs(form="text", level="INFO", with_content=False)
+    try:
+        settings = load_settings()
+    except InvalidSettingsError as error:
+        logger.error("The settings do not fit: %s", error)  # noqa: TRY400 - as in `work`
+        return 1
+    return run_processes(work, settings) if settings.processes > 1 else work(settings)
 
 
 if __name__ == "__main__":

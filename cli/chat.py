@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.connections import connected_client, current_settings, opened_store
+from cli.connections import current_settings, opened_store, submitting_client
 from cli.failures import CommandError
 from cli.options import Workspace
 from cli.output import note, print_text
@@ -50,11 +50,12 @@ async def _chat(
     from cli.submit import fresh_run_id  # noqa: PLC0415
     from workflows.conversation_refusals import ConversationRefusedError  # noqa: PLC0415
     from workflows.durable_conversation import DurableConversation  # noqa: PLC0415
+    from workflows.fairness import priority_of  # noqa: PLC0415
 
     settings = current_settings()
-    async with opened_store(settings, workspace) as store:
+    async with submitting_client(settings) as client, opened_store(settings, workspace) as store:
         conversation = DurableConversation.connect(
-            await connected_client(settings),
+            client,
             agent=agent,
             conversation_id=conversation_id or fresh_run_id(agent),
             workspace_id=workspace,
@@ -62,6 +63,9 @@ async def _chat(
             principal=principal,
             task_queue=settings.task_queue,
             store=store,
+            priority=priority_of(
+                workspace, priority=settings.priority, weights=settings.fairness_weights
+            ),
         )
         display = TurnDisplay(conversation, store, by=principal)
         note(f"Conversation {conversation.conversation_id}. End with Ctrl-D.")

@@ -1,6 +1,7 @@
 """`perdure dev`: servers and a worker in the foreground, for work on agents."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.connections import misfits
 from cli.data_directory import Addresses, without_password
 from cli.failures import ExitCode, UnreachableError, WrongUsageError
 from cli.options import AsJson
@@ -99,7 +99,10 @@ def worker_process(settings: "Settings", env: Mapping[str, str] | None = None) -
         env: more variables, on top of these and of this process's own.
     """
     told = settings.model_dump(mode="json", exclude_none=True)
-    variables = {f"PERDURE_{name.upper()}": str(value) for name, value in told.items()}
+    variables = {
+        f"PERDURE_{name.upper()}": json.dumps(value) if isinstance(value, dict) else str(value)
+        for name, value in told.items()
+    }
     return ChildProcess(
         "The worker",
         [sys.executable, WORKER],
@@ -111,14 +114,12 @@ def worker_process(settings: "Settings", env: Mapping[str, str] | None = None) -
 
 def _settings(data_dir: Path) -> "Settings":
     # What takes long to import is imported where it is used: every command loads this module.
-    from pydantic import ValidationError  # noqa: PLC0415
-
-    from settings import Settings  # noqa: PLC0415
+    from settings import InvalidSettingsError, load_settings  # noqa: PLC0415
 
     try:
-        return Settings(data_dir=data_dir.absolute())
-    except ValidationError as error:
-        message = f"the settings do not fit: {misfits(error, prefix='PERDURE_', upper=True)}"
+        return load_settings().model_copy(update={"data_dir": data_dir.absolute()})
+    except InvalidSettingsError as error:
+        message = f"the settings do not fit: {error}"
         raise WrongUsageError(message) from error
 
 

@@ -26,6 +26,7 @@ from cli.conversations import (
 from cli.demo import demo_command
 from cli.dev import dev_command
 from cli.difference import diff_command
+from cli.draining import drain_command
 from cli.failures import CommandError, ExitCode
 from cli.following import follow_command
 from cli.importing import import_harness_command
@@ -135,6 +136,7 @@ _add("dev", dev_command, "perdure dev --data-dir /tmp/perdure --ui")
 _add("demo", demo_command, "perdure demo")
 _add("init", init_command, "perdure init --dry-run")
 _add("doctor", doctor_command, "perdure doctor")
+_add("drain", drain_command, "perdure drain 2026-11-30.1 --deployment perdure")
 _add("run", run_command, "perdure run scripted 'Pack my bag' --conversation-id trip-1")
 _add("follow", follow_command, "perdure follow scripted-20260101-120000-3fa9c1")
 _add("continue", continue_command, "perdure continue scripted-20260101-120000-3fa9c1 'And two'")

@@ -36,6 +36,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.approvals import approvals_of_execution
     from workflows.deps import DepsReference
     from workflows.hops import (
+        NEWEST,
         HopState,
         ResumedAgent,
         Resumption,
@@ -191,7 +192,9 @@ class AgentRunWorkflow:
                 "conversation_id": beginning.conversation_id,
                 "hop": state,
             }
-            workflow.continue_as_new(request.model_copy(update=kept))
+            workflow.continue_as_new(
+                request.model_copy(update=kept), initial_versioning_behavior=NEWEST
+            )
 
         hops = hops_of_execution()
         hops.run_id = run_id

@@ -259,6 +259,16 @@ def is_model_activity(activity_type: str) -> bool:
     return activity_type.endswith("__model_request")
 
 
+def agent_of_activity(activity_type: str) -> str | None:
+    """The agent whose activity this is, by the names that pydantic-ai gives; else `None`."""
+    if not activity_type.startswith(_OF_AGENTS):
+        return None
+    return activity_type.removeprefix(_OF_AGENTS).partition("__")[0]
+
+
+_OF_AGENTS = "agent__"
+
+
 @contextmanager
 def entered(scope: Scope) -> Generator[None]:
     """Make it the scope of the code inside."""

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pymongo import ReplaceOne
 from pymongo.asynchronous.client_session import AsyncClientSession
@@ -187,11 +187,7 @@ class MongoConversationRows:
         async for each in answers:
             if each["conversation_id"] not in ids:
                 key = {name: value for name, value in each["_id"].items() if name != "number"}
-                is_read: Document = {
-                    "_id": key,
-                    "is_visible": True,
-                    "active_variant": each["number"],
-                }
+                is_read = _at(key) | {"is_visible": True, "active_variant": each["number"]}
                 if await turns.find_one(is_read, {"_id": 1}, session=self._session):
                     ids.add(each["conversation_id"])
         return ids
@@ -205,10 +201,17 @@ class MongoConversationRows:
         found = self._database["variants"].find(query, session=self._session, sort=sort)
         return [record_of(VariantRecord, each) for each in await found.to_list()]
 
-    async def _one(self, collection: str, key: Any) -> Document | None:  # noqa: ANN401 - an `_id`
-        return await self._database[collection].find_one({"_id": key}, session=self._session)
+    async def _one(self, collection: str, key: Document | str) -> Document | None:
+        return await self._database[collection].find_one(_at(key), session=self._session)
 
     async def _put(self, collection: str, documents: Sequence[Document]) -> None:
-        writes = [ReplaceOne({"_id": each["_id"]}, each, upsert=True) for each in documents]
+        writes = [ReplaceOne(_at(each["_id"]), each, upsert=True) for each in documents]
         if writes:
             await self._database[collection].bulk_write(writes, session=self._session)
+
+
+def _at(key: Document | str) -> Document:
+    """The query for an `_id`: those that name a conversation name it twice, to find the shard."""
+    if isinstance(key, str):
+        return {"_id": key}
+    return {"_id": key, **{name: key[name] for name in ("workspace_id", "conversation_id")}}

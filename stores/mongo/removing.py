@@ -77,11 +77,11 @@ async def _bury(
     key = conversation_key(workspace_id, conversation_id)
 
     async def bury(session: AsyncClientSession) -> None:
-        found = await heads.find_one({"_id": key}, session=session)
+        found = await heads.find_one({"_id": key, **key}, session=session)
         if found is None:
             raise ConversationNotFoundError(conversation_id, "this workspace never had it")
         head = buried(record_of(ConversationRecord, found), now)
-        await heads.replace_one({"_id": key}, conversation_document(head), session=session)
+        await heads.replace_one({"_id": key, **key}, conversation_document(head), session=session)
 
     await run_transaction(connection.client(), bury)
 

@@ -21,6 +21,7 @@ from stores.mongo.reading import MongoReads
 from stores.mongo.recent import RecentCommits
 from stores.mongo.search_index import SearchIndex, SearchMemory
 from stores.mongo.search_texts import SearchTexts
+from stores.mongo.standing import Standing, read_standing
 from stores.mongo.streaming import MongoStreams
 from stores.mongo.sweeping import Sweep, Sweeper, Tell
 from stores.mongo.transactions import Transaction
@@ -139,6 +140,10 @@ class MongoStepStore(MongoReads):
     async def verify(self) -> None:
         """See `StepStore.verify`."""
         await verify_database(self._connection)
+
+    async def read_standing(self) -> Standing:
+        """What an operator of the whole database has to look after, over all workspaces."""
+        return await read_standing(self._connection)
 
     async def aclose(self) -> None:
         """See `StepStore.aclose`. Store objects of other workspaces are closed with this one."""

@@ -170,11 +170,18 @@ FIELDS: dict[type[BaseModel], tuple[list[str], list[str]]] = {
         ["registration_id", "run_id"],
     ),
     boundaries.RegistrationIdentityResult: (
-        ["boundary_mode", "hop_bounds", "registration_id", "search_attributes", "tool_effects"],
+        [
+            "boundary_mode",
+            "hop_bounds",
+            "registration_id",
+            "routes",
+            "search_attributes",
+            "tool_effects",
+        ],
         ["registration_id"],
     ),
     boundaries.HopBounds: (
-        ["events", "requests", "size_bytes", "updates"],
+        ["events", "newest_build", "requests", "size_bytes", "updates"],
         ["events", "size_bytes", "updates"],
     ),
     boundaries.CommitBoundariesRequest: (

@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from pymongo import AsyncMongoClient
+from temporalio.api.workflowservice.v1 import SetWorkerDeploymentCurrentVersionRequest
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle, WorkflowHistory
+from temporalio.service import RPCError
 
 from cli.servers import LocalServers
 from client import connect
@@ -49,6 +51,9 @@ from workflows.parking import ResolveToolEffectRequest
 
 HISTORIES = Path(__file__).with_name("histories")
 ROOT = Path(__file__).parents[2]
+
+STARTING = timedelta(seconds=60)
+"""Of a worker on a busy machine."""
 
 PAYLOADS = ".payloads"
 """Ends the name of the file with a recording's payloads; its name as JSON ends in `.json`."""
@@ -271,6 +276,36 @@ async def hop_taken(bench: Bench) -> WorkflowHandle[Any, Any]:
     return bench.client.get_workflow_handle(handle.id, run_id=middle)
 
 
+async def moved(bench: Bench) -> WorkflowHandle[Any, Any]:
+    """The execution of a run that it left for a newer build of its deployment."""
+    queue = "moving"
+    other = replace(bench, settings=bench.settings.model_copy(update={"task_queue": queue}))
+    one, two = (
+        other.settings.model_copy(update={"deployment": "moving", "build_id": build})
+        for build in ("one", "two")
+    )
+    nowhere = Path(os.devnull)
+    with WorkerProcess(one, log_path=nowhere), WorkerProcess(two, log_path=nowhere):
+        await eventually(lambda: is_current(bench.client, "moving", "one"), within=STARTING)
+        handle = await other.start("moved", prompt=echo_steps(2, delay=2.0))
+        await eventually(lambda: bench.is_in_a_tool(handle.id, 1), within=STARTING)
+        await eventually(lambda: is_current(bench.client, "moving", "two"), within=STARTING)
+        await handle.result()
+    return bench.client.get_workflow_handle(handle.id, run_id=handle.first_execution_run_id)
+
+
+async def is_current(client: Client, deployment: str, build: str) -> bool:
+    """Make a build the current one; not yet while the server has not heard of its workers."""
+    request = SetWorkerDeploymentCurrentVersionRequest(
+        namespace=client.namespace, deployment_name=deployment, build_id=build
+    )
+    try:
+        await client.workflow_service.set_worker_deployment_current_version(request)
+    except RPCError:
+        return False
+    return True
+
+
 async def deps_by_reference(bench: Bench) -> WorkflowHandle[Any, Any]:
     steps: list[list[Call]] = [[("greet", {}), ("greet", {})]]
     handle = await bench.start(
@@ -421,6 +456,7 @@ RUNS: dict[str, Scenario] = {
             large,
             searching,
             turn,
+            moved,
         ),
     )
 }
