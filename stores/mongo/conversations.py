@@ -18,6 +18,7 @@ from stores.conversation_records import (
 )
 from stores.conversation_rows import ConversationRows
 from stores.conversations import ConversationStore
+from stores.mongo.access import MongoAccess
 from stores.mongo.client import Database, MongoConnection
 from stores.mongo.conversation_documents import (
     conversation_document,
@@ -48,6 +49,11 @@ class MongoConversations(ConversationStore):
     def workspace_id(self) -> str:
         """See `ConversationStore.workspace_id`."""
         return self._workspace_id
+
+    @property
+    def access(self) -> MongoAccess:
+        """See `ConversationStore.access`."""
+        return MongoAccess(self._connection)
 
     async def transact(
         self, attempt: str, work: Callable[[ConversationRows], Awaitable[Result]]
@@ -97,6 +103,12 @@ class MongoConversationRows:
         found = await self._one("conversations", key)
         return None if found is None else record_of(ConversationRecord, found)
 
+    async def find_public_conversation(self, public_id: str) -> ConversationRecord | None:
+        """See `ConversationRows`."""
+        query = {"workspace_id": self._workspace_id, "public_id": public_id, "live": True}
+        found = await self._database["conversations"].find_one(query, session=self._session)
+        return None if found is None else record_of(ConversationRecord, found)
+
     async def put_conversation(self, record: ConversationRecord) -> None:
         """See `ConversationRows`."""
         await self._put("conversations", [conversation_document(record)])
@@ -104,6 +116,12 @@ class MongoConversationRows:
     async def find_turn(self, conversation_id: str, position: int) -> TurnRecord | None:
         """See `ConversationRows`."""
         found = await self._one("turns", turn_key(self._workspace_id, conversation_id, position))
+        return None if found is None else record_of(TurnRecord, found)
+
+    async def find_public_turn(self, conversation_id: str, public_id: str) -> TurnRecord | None:
+        """See `ConversationRows`."""
+        query = self._of(conversation_id) | {"public_id": public_id}
+        found = await self._database["turns"].find_one(query, session=self._session)
         return None if found is None else record_of(TurnRecord, found)
 
     async def put_turns(self, turns: Sequence[TurnRecord]) -> None:
@@ -118,9 +136,12 @@ class MongoConversationRows:
         before: int | None,
         limit: int,
         newest_first: bool,
+        only_visible: bool = False,
     ) -> list[TurnRecord]:
         """See `ConversationRows`."""
         query = self._of(conversation_id)
+        if only_visible:
+            query["is_visible"] = True
         bounds = {"$gt": after, "$lt": before}
         if given := {name: value for name, value in bounds.items() if value is not None}:
             query["position"] = given

@@ -142,6 +142,24 @@ def _of_conversations() -> Iterator[Index]:
         only={"is_unfinished": True},
     )
     yield Index(
+        name="workspaces_public_v1",
+        collection="workspaces",
+        fields=("public_id",),
+        only={"public_id": {"$exists": True}},
+    )
+    yield Index(
+        name="access_tokens_principal_v1",
+        collection="access_tokens",
+        fields=("principal_id", "created_at"),
+        only={"principal_id": {"$exists": True}},
+    )
+    yield Index(
+        name="access_grants_principal_v1",
+        collection="access_grants",
+        fields=("principal_id", "workspace_id", "conversation_id"),
+        only={"principal_id": {"$exists": True}},
+    )
+    yield Index(
         name="conversation_messages_conversation_v1",
         collection="conversation_messages",
         fields=conversation,
@@ -302,10 +320,12 @@ INDEXES: tuple[Index, ...] = (
         only={"touched_at": {"$exists": True}},
     ),
 )
-"""All indexes besides `_id`, which alone serves `commit_heads`, `messages`, `workspaces` and
-`payload_manifests`."""
+"""All indexes besides `_id`, which alone serves `commit_heads`, `messages`, `principals`
+and `payload_manifests`."""
 
 COLLECTIONS: tuple[str, ...] = (
+    "access_grants",
+    "access_tokens",
     "commit_heads",
     "conversation_messages",
     "conversations",
@@ -316,6 +336,7 @@ COLLECTIONS: tuple[str, ...] = (
     "payload_chunks",
     "payload_manifests",
     "positions",
+    "principals",
     "runs",
     "search_log",
     "snapshots",
