@@ -19,6 +19,7 @@ from stores.conversation_records import (
 from stores.conversation_rows import ConversationRows
 from stores.conversations import ConversationStore, buried
 from stores.errors import ConversationNotFoundError
+from stores.keyword.scanning import ScanningKeywords
 
 Result = TypeVar("Result")
 
@@ -41,6 +42,13 @@ class ConversationTables:
         default_factory=dict[tuple[str, str, str], MessageReceipt]
     )
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    keywords: ScanningKeywords = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Let keyword search read these rows."""
+        self.keywords = ScanningKeywords(
+            conversations_of=lambda each: InMemoryConversations(self, workspace_id=each)
+        )
 
     def copied(self) -> "ConversationTables":
         """The same rows, for a transaction to change."""
