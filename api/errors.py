@@ -1,4 +1,4 @@
-"""What a caller is told when there is no answer: one shape, `{"error": {code, message, parameter}}`."""
+"""What a caller is told when there is no answer: `{"error": {code, message, parameter}}`."""
 
 import logging
 from http import HTTPStatus

@@ -19,6 +19,7 @@ from stores.conversation_records import (
 from stores.conversation_rows import ConversationRows
 from stores.conversations import ConversationStore, buried
 from stores.errors import ConversationNotFoundError
+from stores.keyword.scanning import ScanningKeywords
 from stores.memory_access import AccessTables, InMemoryAccess
 
 Result = TypeVar("Result")
@@ -43,6 +44,13 @@ class ConversationTables:
     )
     access: AccessTables = field(default_factory=AccessTables)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    keywords: ScanningKeywords = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Let keyword search read these rows."""
+        self.keywords = ScanningKeywords(
+            conversations_of=lambda each: InMemoryConversations(self, workspace_id=each)
+        )
 
     def copied(self) -> "ConversationTables":
         """The same rows, for a transaction to change."""
