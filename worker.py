@@ -32,6 +32,7 @@ from activities.naming import NamingActivities
 from activities.payloads import PayloadInterceptor, PayloadSettling
 from activities.reconciling import ReconcileActivities
 from activities.searching import SearchActivities
+from activities.sessions import SessionActivities
 from activities.streaming import DEFAULT_LIFETIME
 from agents.registry import load_agents
 from client import connect
@@ -43,6 +44,7 @@ from stores.local import LocalStepStore
 from stores.media.opening import open_media_store
 from stores.opening import open_step_store
 from stores.protocols import StepStore
+from stores.reading.reader import Library
 from workflows import names
 from workflows.agent_run_models import AgentRunInput
 from workflows.agents import find_deps_factory, find_reconcile, register_agents
@@ -128,6 +130,7 @@ def build_worker(
     reconciling = ReconcileActivities(find_reconcile)
     history = HistoryActivities(store)
     conversations = ConversationActivities(store)
+    sessions = SessionActivities(Library(store=store))
     return Worker(
         client,
         task_queue=settings.task_queue,
@@ -139,6 +142,8 @@ def build_worker(
             history.load_snapshot,
             reconciling.reconcile_tool_effect,
             SearchActivities(store).search_conversation_history,
+            sessions.session_search,
+            sessions.session_read,
             *conversations.activities,
             NamingActivities(store).name_conversation,
             *activities,

@@ -5,12 +5,11 @@ from http import HTTPStatus
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 
-from stores.errors import StoreError
+from stores.errors import StoreConfigurationError, StoreError
 from stores.reading.pages import ErrorPage, ErrorView
-from stores.reading.refusals import ErrorCode, ReadingRefusedError
+from stores.reading.refusals import ErrorCode, ReadingRefusedError, refusal_of
 
 _LOGGER = logging.getLogger("perdure.api")
 
@@ -18,6 +17,7 @@ _STATUS: dict[ErrorCode, HTTPStatus] = {
     "parameter_invalid": HTTPStatus.BAD_REQUEST,
     "unauthenticated": HTTPStatus.UNAUTHORIZED,
     "not_found": HTTPStatus.NOT_FOUND,
+    "method_not_allowed": HTTPStatus.METHOD_NOT_ALLOWED,
     "unavailable": HTTPStatus.SERVICE_UNAVAILABLE,
     "failed": HTTPStatus.INTERNAL_SERVER_ERROR,
 }
@@ -27,6 +27,7 @@ RESPONSES: dict[int | str, dict[str, object]] = {
     401: {"model": ErrorPage, "description": "`unauthenticated`: no token, or an unknown one"},
     404: {"model": ErrorPage, "description": "`not_found`: not there, or not yours"},
     503: {"model": ErrorPage, "description": "`unavailable`: MongoDB is away; ask again"},
+    "default": {"model": ErrorPage, "description": "any other error"},
 }
 """What both endpoints may answer beside their page."""
 
@@ -72,47 +73,33 @@ def _refused(request: Request, error: Exception) -> Response:  # noqa: ARG001 - 
     return _answer(error.code, error.message, error.parameter, headers=challenge)
 
 
-def _invalid(request: Request, error: Exception) -> Response:  # noqa: ARG001 - a handler's form
+def _invalid(request: Request, error: Exception) -> Response:
     if not isinstance(error, RequestValidationError):
         raise error
-    name, message = misfit(error.errors()[0])
-    return _answer("parameter_invalid", message, name)
-
-
-def misfit(detail: ErrorDetails) -> tuple[str | None, str]:
-    """Which parameter does not fit, and why; never what was given."""
-    places = [each for each in detail["loc"] if each not in {"query", "path"}]
-    # The parameter `query` is at the place ("query", "query") of a request.
-    name = str(places[0]) if places else ("query" if "query" in detail["loc"] else None)
-    if detail["type"] == "extra_forbidden":
-        return name, "there is no such parameter"
-    if detail["type"] == "missing":
-        return name, "it is missing"
-    return name, detail["msg"].removeprefix("Value error, ")
+    return _refused(request, refusal_of(error.errors()[0]))
 
 
 def _store_failed(request: Request, error: Exception) -> Response:
+    """MongoDB is away, or lacks something that its operator has to give it."""
     if not isinstance(error, StoreError):
         raise error
-    if error.retryable:
-        headers = {"Retry-After": str(_RETRY_AFTER_SECONDS)}
-        message = "what is asked for cannot be read at the moment; ask again"
-        return _answer("unavailable", message, headers=headers)
-    return _failed(request, error)
+    _LOGGER.warning("%s: %s: %s", request.scope["path"], type(error).__name__, error)
+    if not error.retryable and not isinstance(error, StoreConfigurationError):
+        return _failed(request, error)
+    message = "what is asked for cannot be read at the moment; ask again"
+    return _answer("unavailable", message, headers={"Retry-After": str(_RETRY_AFTER_SECONDS)})
 
 
 def _http_failed(request: Request, error: Exception) -> Response:  # noqa: ARG001 - a handler's form
     """No such path, or method: what the framework itself refuses."""
     if not isinstance(error, HTTPException):
         raise error
-    is_path = error.status_code == HTTPStatus.NOT_FOUND
-    code: ErrorCode = "not_found" if is_path else "parameter_invalid"
-    return _answer(
-        code, str(error.detail), status=error.status_code, headers=dict(error.headers or {})
-    )
+    known = (code for code, status in _STATUS.items() if status == error.status_code)
+    code: ErrorCode = next(known, "parameter_invalid")
+    headers = dict(error.headers or {})
+    return _answer(code, str(error.detail), status=error.status_code, headers=headers)
 
 
-def _failed(request: Request, error: Exception) -> Response:
-    """A defect, or a store that is unfit: told to the log, without a word of anybody's content."""
-    _LOGGER.error("%s failed: %s", request.scope["path"], type(error).__name__)
+def _failed(request: Request, error: Exception) -> Response:  # noqa: ARG001 - a handler's form
+    """A defect; the server logs where it is."""
     return _answer("failed", "the question could not be answered; the log of the service has more")

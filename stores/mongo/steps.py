@@ -5,6 +5,7 @@ from datetime import timedelta
 
 from stores.commits import Commit, CommitResult
 from stores.identifiers import DEFAULT_WORKSPACE, check_identifier
+from stores.keyword.scanning import ScanningKeywords
 from stores.media.messages import DEFAULT_THRESHOLD_BYTES, MediaChoice, MessageMedia
 from stores.media.protocols import MediaStore
 from stores.mongo.attempts import MongoAttempts
@@ -125,6 +126,14 @@ class MongoStepStore(MongoReads):
     def conversations(self) -> MongoConversations:
         """See `StepStore.conversations`."""
         return MongoConversations(self._connection, workspace_id=self._workspace_id)
+
+    @property
+    def keywords(self) -> ScanningKeywords:
+        """See `StepStore.keywords`."""
+        return ScanningKeywords(
+            conversations_of=lambda each: MongoConversations(self._connection, workspace_id=each),
+            key=b"k" * 32,
+        )
 
     def for_workspace(self, workspace_id: str) -> "MongoStepStore":
         """See `StepStore.for_workspace`."""

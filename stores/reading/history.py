@@ -61,7 +61,7 @@ def _page(window: TurnWindow, execution: Execution | None, *, is_asked: bool) ->
         truncated=_is_truncated(turns) or (shown is not None and shown.truncated),
     )
     # Set only where it was asked for: what is not set is absent.
-    return HistoryPage(**dict(page), execution=shown) if is_asked else page
+    return page.model_copy(update={"execution": shown}) if is_asked else page
 
 
 def _place(turn: Turn) -> int:

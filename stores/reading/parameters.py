@@ -92,3 +92,9 @@ class HistoryParameters(_Parameters):
             message = f"it cannot be combined with {others[0]}; give one of {', '.join(CURSORS)}"
             raise ValueError(message)
         return value
+
+
+class PublicIdQuestion(_Parameters):
+    """Which conversation."""
+
+    conversation_public_id: PublicId

@@ -2,7 +2,16 @@
 
 from typing import ClassVar, Literal
 
-ErrorCode = Literal["parameter_invalid", "unauthenticated", "not_found", "unavailable", "failed"]
+from pydantic_core import ErrorDetails
+
+ErrorCode = Literal[
+    "parameter_invalid",
+    "unauthenticated",
+    "not_found",
+    "method_not_allowed",
+    "unavailable",
+    "failed",
+]
 
 
 class ReadingRefusedError(Exception):
@@ -38,3 +47,13 @@ def no_conversation() -> NotFoundError:
     """There is none in the workspace, or the caller may not read it."""
     message = "the workspace has no such conversation, or you may not read it"
     return NotFoundError(message, parameter="conversation_public_id")
+
+
+def refusal_of(detail: ErrorDetails) -> ParameterInvalidError:
+    """What pydantic found wrong with a parameter; never what was given."""
+    places = [each for each in detail["loc"] if each not in {"query", "path"}]
+    # The parameter `query` is at the place ("query", "query") of a request.
+    name = str(places[0]) if places else ("query" if "query" in detail["loc"] else None)
+    words = {"extra_forbidden": "there is no such parameter", "missing": "it is missing"}
+    message = words.get(detail["type"], detail["msg"].removeprefix("Value error, "))
+    return ParameterInvalidError(message, parameter=name)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("activities", "agents", "cli", "stores", "workflows")
+PACKAGES = ("activities", "agents", "api", "cli", "stores", "workflows")
 ENTRY_POINTS = (
     "client.py",
     "converter.py",
