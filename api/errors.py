@@ -94,8 +94,10 @@ def _http_failed(request: Request, error: Exception) -> Response:  # noqa: ARG00
     """No such path, or method: what the framework itself refuses."""
     if not isinstance(error, HTTPException):
         raise error
-    known = (code for code, status in _STATUS.items() if status == error.status_code)
-    code: ErrorCode = next(known, "parameter_invalid")
+    code: ErrorCode = "parameter_invalid"
+    for each, status in _STATUS.items():
+        if status == error.status_code:
+            code = each
     headers = dict(error.headers or {})
     return _answer(code, str(error.detail), status=error.status_code, headers=headers)
 

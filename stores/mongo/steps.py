@@ -1,7 +1,7 @@
 """The step store on MongoDB: what production runs on."""
 
 import copy
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from stores.commits import Commit, CommitResult
 from stores.identifiers import DEFAULT_WORKSPACE, check_identifier
@@ -14,6 +14,7 @@ from stores.mongo.chunks import MongoChunkStore
 from stores.mongo.client import Client, MongoConnection
 from stores.mongo.commit import MongoCommits
 from stores.mongo.conversations import MongoConversations
+from stores.mongo.detail_retention import PrunedDetails, prune_details
 from stores.mongo.existing import message_log
 from stores.mongo.failures import store_errors
 from stores.mongo.fitness import initialise_database, verify_database
@@ -153,6 +154,18 @@ class MongoStepStore(MongoReads):
         """See `StepStore.aclose`. Store objects of other workspaces are closed with this one."""
         await self._media.aclose()
         await self._connection.close()
+
+    async def prune_details(
+        self, *, age: timedelta, now: datetime, is_dry: bool = True, all_workspaces: bool = False
+    ) -> PrunedDetails:
+        """Remove events and effects of runs that ended so long ago; see `prune_details`."""
+        return await prune_details(
+            self._connection,
+            workspace_id=None if all_workspaces else self._workspace_id,
+            ended_before=now - age,
+            now=now,
+            is_dry=is_dry,
+        )
 
     async def sweep_payloads(
         self, *, grace: timedelta, namespace: str, is_needed: IsNeeded, is_dry: bool
