@@ -209,14 +209,14 @@ async def test_neighbours_get_what_is_left(stage: Stage) -> None:
 @pytest.mark.spec("HS-52", "HS-53")
 async def test_a_failed_run_tells_why(stage: Stage) -> None:
     await stage.say([Said(status="failed", content=None)])
-    await stage.run([[echo("a"), ("fail", {})]])
+    await stage.run([[echo("a")], [("fail", {})]])
     found = await stage.execution()
     assert (found.status, found.run_status) == ("failed", "failed")
     assert "nothing to divide" in found.failure_reason
-    first = found.rounds[0]
-    assert [(each.status, bool(each.error)) for each in first.calls] == [
-        ("completed", False),
-        ("failed", True),
+    calls = [call for each in found.rounds for call in each.calls]
+    assert [(e.status, e.output, bool(e.error)) for e in calls] == [
+        ("completed", "a", False),
+        ("failed", "", True),
     ]
 
 
