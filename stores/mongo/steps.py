@@ -16,6 +16,7 @@ from stores.mongo.conversations import MongoConversations
 from stores.mongo.existing import message_log
 from stores.mongo.failures import store_errors
 from stores.mongo.fitness import initialise_database, verify_database
+from stores.mongo.keyword_index import KeywordMemory, MongoKeywords
 from stores.mongo.media import MongoMediaStore
 from stores.mongo.reading import MongoReads
 from stores.mongo.recent import RecentCommits
@@ -51,6 +52,7 @@ class MongoStepStore(MongoReads):
         media_store: MediaChoice = "auto",
         media_threshold_bytes: int = DEFAULT_THRESHOLD_BYTES,
         search_analyzer: AnalyzerName = "standard",
+        keyword_memory: KeywordMemory | None = None,
     ) -> None:
         """Bind the store; nothing is connected before the first call.
 
@@ -63,6 +65,7 @@ class MongoStepStore(MongoReads):
             media_store: for large content; by default a `MongoMediaStore` in this database.
             media_threshold_bytes: content of this size and above goes there.
             search_analyzer: of the index; another one than it was made with needs `reindex`.
+            keyword_memory: what keyword search may keep in memory; 256 MiB by default.
 
         Raises:
             ValueError: not exactly one of `client` and `db_url`, no `database`, or a bound or a
@@ -71,6 +74,7 @@ class MongoStepStore(MongoReads):
         """
         self._recent = RecentCommits()
         self._search = SearchMemory(search_analyzer)
+        self._keywords = keyword_memory or KeywordMemory()
         self._bound = check_bound(max_snapshots_per_run)
         connection = MongoConnection(client=client, db_url=db_url, database=database)
         self._media = MessageMedia(
@@ -125,6 +129,11 @@ class MongoStepStore(MongoReads):
     def conversations(self) -> MongoConversations:
         """See `StepStore.conversations`."""
         return MongoConversations(self._connection, workspace_id=self._workspace_id)
+
+    @property
+    def keywords(self) -> MongoKeywords:
+        """Keyword search over the conversations of all workspaces; see `KeywordReads`."""
+        return MongoKeywords(self._connection, self._keywords)
 
     def for_workspace(self, workspace_id: str) -> "MongoStepStore":
         """See `StepStore.for_workspace`."""
