@@ -1,5 +1,6 @@
 """The keyword index in MongoDB gives what reading everything gives, whatever was done before."""
 
+import asyncio
 import os
 import random
 from collections.abc import AsyncIterator, Iterator
@@ -10,10 +11,15 @@ from uuid import uuid4
 import pytest
 from pymongo import MongoClient
 
+from stores.conversation_records import ConversationSpec
+from stores.conversations import ConversationName
+from stores.errors import StoreConfigurationError
 from stores.keyword.queries import ConversationFilter, KeywordQuery, KeywordReads
 from stores.keyword.scanning import ScanningKeywords
 from stores.mongo.keyword_index import KeywordMemory
+from stores.mongo.keyword_rows import ROWS
 from stores.mongo.steps import MongoStepStore
+from tests.stores.conversation_conformance import NOW, finish, message
 from tests.stores.keyword_player import KeywordPlayer, Paging
 
 pytestmark = pytest.mark.integration
