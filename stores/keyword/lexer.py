@@ -4,8 +4,7 @@ Text is read in runs. A run of Han characters is cut by jieba's search mode, wit
 unknown words: such a word is found by its characters wherever it stands. Any other run of letters,
 digits, marks and underscores is read as PostgreSQL's parser reads it between two spaces.
 
-Where the two differ: PostgreSQL takes `x²` for the word `x`, and a run that mixes Han and other
-characters for one word.
+Where the two differ: PostgreSQL takes a run that mixes Han and other characters for one word.
 """
 
 import re
@@ -35,8 +34,11 @@ _MOST_HAN = 4096
 _LONGEST_CACHED = 40
 _CACHED_PIECES = 65536
 
-_FLOAT = re.compile(r"[0-9]+e[0-9]+(?=[^\W\d_])")
-_DIGIT = re.compile(r"\d")
+_CHARACTERS = 0x20000
+"""Of the first two planes: letters, marks and numbers of all scripts but Han."""
+
+_FLOAT = re.compile(r"[0-9]+e[0-9]+(?=[^0-9])")
+_DIGIT = re.compile("[0-9]")
 _ASCII_RUN = re.compile(r"[A-Za-z0-9_]+")
 
 _stem: Callable[[str], str] = SnowballStemmer("english").stem_word  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
@@ -77,7 +79,12 @@ def _of_run(run: str) -> Iterator[str]:
 
 def _of_piece(piece: str) -> tuple[str, ...]:
     rest, found = _in_lower_case(piece), list[str]()
-    while number := _FLOAT.match(rest):
+    while True:  # ends: each time with less
+        if not rest.isascii():
+            rest = rest.lstrip(_marks("Mn"))
+        number = _FLOAT.match(rest)
+        if number is None:
+            break
         found.append(number.group())
         rest = rest[number.end() :]
     if _DIGIT.search(rest):
@@ -103,8 +110,21 @@ def _han() -> "re.Pattern[str]":
 
 
 @cache
+def _marks(category: str = "M") -> str:
+    """Combining marks: they belong to the word that they follow; those of no width begin none."""
+    return "".join(_of_category(category))
+
+
+@cache
 def _runs() -> "re.Pattern[str]":
-    """For text beyond ASCII; made at first use, since the combining marks are looked for."""
-    points = [n for n in range(0x10000) if unicodedata.category(chr(n)).startswith("M")]
-    marks = "".join(map(chr, points))
-    return re.compile(rf"(?P<han>[{HAN}]+)|(?P<word>(?:[^\W{HAN}]|[{marks}])+)")
+    """For text beyond ASCII; made at first use, since the characters are looked for.
+
+    Superscripts and fractions part words, though they are word characters to `re`.
+    """
+    character = rf"[^\W{HAN}{''.join(_of_category('No'))}]"
+    return re.compile(rf"(?P<han>[{HAN}]+)|(?P<word>(?:{character}|[{_marks()}])+)")
+
+
+def _of_category(prefix: str) -> list[str]:
+    characters = map(chr, range(_CHARACTERS))
+    return [each for each in characters if unicodedata.category(each).startswith(prefix)]

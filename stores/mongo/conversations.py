@@ -32,6 +32,8 @@ from stores.mongo.conversation_documents import (
 )
 from stores.mongo.documents import Document
 from stores.mongo.failures import store_errors
+from stores.mongo.keyword_settling import settle_soon
+from stores.mongo.keyword_upkeep import KeywordUpkeep
 from stores.mongo.removing import remove_conversation
 from stores.mongo.transactions import run_transaction
 
@@ -60,12 +62,21 @@ class MongoConversations(ConversationStore):
     ) -> Result:
         """See `TurnStore.transact`."""
         database = self._connection.database
+        has_pending = False
 
         async def run(session: AsyncClientSession) -> Result:
-            return await work(MongoConversationRows(database, session, self._workspace_id))
+            nonlocal has_pending
+            rows = MongoConversationRows(database, session, self._workspace_id)
+            result = await work(rows)
+            await rows.keywords.flush(rows)
+            has_pending = rows.keywords.has_pending
+            return result
 
         with store_errors(attempt, self._connection.where):
-            return await run_transaction(self._connection.client(), run)
+            result = await run_transaction(self._connection.client(), run)
+        if has_pending:
+            await settle_soon(self._connection, self._workspace_id)
+        return result
 
     async def delete(self, conversation_id: str, *, now: datetime) -> RemovedConversation:
         """See `ConversationStore.delete`. First the head, then page by page what it had."""
@@ -82,6 +93,7 @@ class MongoConversationRows:
         self._database = database
         self._session = session
         self._workspace_id = workspace_id
+        self.keywords = KeywordUpkeep(database=database, session=session, workspace_id=workspace_id)
 
     @property
     def workspace_id(self) -> str:
@@ -101,7 +113,9 @@ class MongoConversationRows:
         """See `ConversationRows`."""
         key = conversation_key(self._workspace_id, conversation_id)
         found = await self._one("conversations", key)
-        return None if found is None else record_of(ConversationRecord, found)
+        head = None if found is None else record_of(ConversationRecord, found)
+        self.keywords.found_head(conversation_id, head)
+        return head
 
     async def find_public_conversation(self, public_id: str) -> ConversationRecord | None:
         """See `ConversationRows`."""
@@ -111,6 +125,7 @@ class MongoConversationRows:
 
     async def put_conversation(self, record: ConversationRecord) -> None:
         """See `ConversationRows`."""
+        self.keywords.put_head(record)
         await self._put("conversations", [conversation_document(record)])
 
     async def find_turn(self, conversation_id: str, position: int) -> TurnRecord | None:
@@ -126,6 +141,8 @@ class MongoConversationRows:
 
     async def put_turns(self, turns: Sequence[TurnRecord]) -> None:
         """See `ConversationRows`."""
+        for each in turns:
+            self.keywords.put_turn(each)
         await self._put("turns", [turn_document(each) for each in turns])
 
     async def list_turns(
@@ -158,6 +175,8 @@ class MongoConversationRows:
 
     async def put_variants(self, variants: Sequence[VariantRecord]) -> None:
         """See `ConversationRows`."""
+        for each in variants:
+            self.keywords.put_variant(each)
         await self._put("variants", [variant_document(each) for each in variants])
 
     async def list_unfinished(self, conversation_id: str) -> list[VariantRecord]:

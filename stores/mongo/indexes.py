@@ -167,6 +167,21 @@ def _of_conversations() -> Iterator[Index]:
     )
 
 
+def _of_keywords() -> Iterator[Index]:
+    """Rows by lexeme in the order of results, by lane in the order of commits, and what waits."""
+    for name, fields, only in (
+        ("lexemes", ("lexemes", "order_id"), _LIVE),
+        ("lane", ("lane", "sequence"), {"lane": {"$exists": True}}),
+        ("pending", ("conversation_id",), {"pending": True}),
+    ):
+        yield Index(
+            name=f"keyword_rows_{name}_v1",
+            collection="keyword_rows",
+            fields=("workspace_id", *fields),
+            only=only,
+        )
+
+
 INDEXES: tuple[Index, ...] = (
     *_of_runs(),
     _of_run_origin("runs_continued_v1", "continued_from"),
@@ -294,6 +309,7 @@ INDEXES: tuple[Index, ...] = (
         fields=("messages",),
         only={"messages": {"$exists": True}},
     ),
+    *_of_keywords(),
     Index(
         name="tool_attempts_run_v1",
         collection="tool_attempts",
@@ -320,8 +336,8 @@ INDEXES: tuple[Index, ...] = (
         only={"touched_at": {"$exists": True}},
     ),
 )
-"""All indexes besides `_id`, which alone serves `commit_heads`, `messages`, `principals`
-and `payload_manifests`."""
+"""All indexes besides `_id`, which alone serves `commit_heads`, `keyword_lanes`, `keyword_state`,
+`messages`, `principals` and `payload_manifests`."""
 
 COLLECTIONS: tuple[str, ...] = (
     "access_grants",
@@ -330,6 +346,9 @@ COLLECTIONS: tuple[str, ...] = (
     "conversation_messages",
     "conversations",
     "events",
+    "keyword_lanes",
+    "keyword_rows",
+    "keyword_state",
     "media",
     "media_chunks",
     "messages",

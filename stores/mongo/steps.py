@@ -5,7 +5,6 @@ from datetime import datetime, timedelta
 
 from stores.commits import Commit, CommitResult
 from stores.identifiers import DEFAULT_WORKSPACE, check_identifier
-from stores.keyword.scanning import ScanningKeywords
 from stores.media.messages import DEFAULT_THRESHOLD_BYTES, MediaChoice, MessageMedia
 from stores.media.protocols import MediaStore
 from stores.mongo.attempts import MongoAttempts
@@ -18,6 +17,7 @@ from stores.mongo.detail_retention import PrunedDetails, prune_details
 from stores.mongo.existing import message_log
 from stores.mongo.failures import store_errors
 from stores.mongo.fitness import initialise_database, verify_database
+from stores.mongo.keyword_index import KeywordMemory, MongoKeywords
 from stores.mongo.media import MongoMediaStore
 from stores.mongo.reading import MongoReads
 from stores.mongo.recent import RecentCommits
@@ -53,6 +53,7 @@ class MongoStepStore(MongoReads):
         media_store: MediaChoice = "auto",
         media_threshold_bytes: int = DEFAULT_THRESHOLD_BYTES,
         search_analyzer: AnalyzerName = "standard",
+        keyword_memory: KeywordMemory | None = None,
     ) -> None:
         """Bind the store; nothing is connected before the first call.
 
@@ -65,6 +66,7 @@ class MongoStepStore(MongoReads):
             media_store: for large content; by default a `MongoMediaStore` in this database.
             media_threshold_bytes: content of this size and above goes there.
             search_analyzer: of the index; another one than it was made with needs `reindex`.
+            keyword_memory: what keyword search may keep in memory; 256 MiB by default.
 
         Raises:
             ValueError: not exactly one of `client` and `db_url`, no `database`, or a bound or a
@@ -73,6 +75,7 @@ class MongoStepStore(MongoReads):
         """
         self._recent = RecentCommits()
         self._search = SearchMemory(search_analyzer)
+        self._keywords = keyword_memory or KeywordMemory()
         self._bound = check_bound(max_snapshots_per_run)
         connection = MongoConnection(client=client, db_url=db_url, database=database)
         self._media = MessageMedia(
@@ -129,12 +132,9 @@ class MongoStepStore(MongoReads):
         return MongoConversations(self._connection, workspace_id=self._workspace_id)
 
     @property
-    def keywords(self) -> ScanningKeywords:
+    def keywords(self) -> MongoKeywords:
         """See `StepStore.keywords`."""
-        return ScanningKeywords(
-            conversations_of=lambda each: MongoConversations(self._connection, workspace_id=each),
-            key=b"k" * 32,
-        )
+        return MongoKeywords(self._connection, self._keywords)
 
     def for_workspace(self, workspace_id: str) -> "MongoStepStore":
         """See `StepStore.for_workspace`."""
