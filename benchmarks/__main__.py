@@ -14,6 +14,7 @@ from benchmarks.documents import measure_documents
 from benchmarks.effects import measure_effects
 from benchmarks.events import measure_events
 from benchmarks.figures import Figure
+from benchmarks.history import measure_history
 from benchmarks.hops import measure_hops
 from benchmarks.reference_environment import reference_python
 from benchmarks.report import Result, print_report, print_report_json, write_page
@@ -43,6 +44,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Awaitable[Sequence[Figure]]]] = {
     "effects": measure_effects,
     "sizes": measure_sizes,
     "turns": measure_turns,
+    "history": measure_history,
 }
 
 
