@@ -1,6 +1,6 @@
 """Principals and their rights in this process's memory: the verified fake."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stores.access import AccessStore, AccessToken, Grant, Principal
@@ -21,19 +21,19 @@ class AccessTables:
 class InMemoryAccess(AccessStore):
     """`AccessStore` in memory."""
 
-    def __init__(self, tables: AccessTables, workspaces: Mapping[str, str]) -> None:
+    def __init__(self, tables: AccessTables, workspaces: Callable[[], Mapping[str, str]]) -> None:
         """Bind it to its rows.
 
         Args:
             tables: shared by all objects of one store.
-            workspaces: public ids by workspace.
+            workspaces: gives the public ids by workspace, as they are now.
         """
         self._tables = tables
         self._workspaces = workspaces
 
     async def find_workspace(self, public_id: str) -> str | None:
         """See `AccessStore`."""
-        return next((key for key, value in self._workspaces.items() if value == public_id), None)
+        return next((key for key, value in self._workspaces().items() if value == public_id), None)
 
     async def find_principal(self, principal_id: str) -> Principal | None:
         """See `AccessStore`."""

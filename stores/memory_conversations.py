@@ -80,7 +80,7 @@ class InMemoryConversations(ConversationStore):
     @property
     def access(self) -> InMemoryAccess:
         """See `ConversationStore.access`."""
-        return InMemoryAccess(self._tables.access, self._tables.workspaces)
+        return InMemoryAccess(self._tables.access, lambda: self._tables.workspaces)
 
     async def transact(
         self,
