@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ class PostgreSQL:
             *(str(self.binaries / "psql"), "-h", str(self.socket), "-U", "postgres"),
             *("-v", "ON_ERROR_STOP=1", "-qAt", *options),
         ]
-        done = subprocess.run(  # noqa: S603 - a program that was looked for
+        done = subprocess.run(
             command, input=statements, capture_output=True, text=True, check=False
         )
         if done.returncode:
@@ -61,7 +61,7 @@ def find_postgresql() -> Path | None:
 
 
 @contextmanager
-def postgresql(*settings: str) -> Iterator[PostgreSQL]:
+def postgresql(*settings: str) -> Generator[PostgreSQL]:
     """A new, empty server until the end of the block; `settings` as `name=value`.
 
     Raises:
@@ -89,7 +89,7 @@ def postgresql(*settings: str) -> Iterator[PostgreSQL]:
 
 
 def _run(command: Sequence[str]) -> None:
-    done = subprocess.run(  # noqa: S603 - a program that was looked for
+    done = subprocess.run(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
     )
     if done.returncode:
