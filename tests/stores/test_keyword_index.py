@@ -215,7 +215,7 @@ async def test_a_long_text_is_indexed_to_its_end_whoever_asks_first(
         assert len(await texts(each.keywords, workspace, "word24999x end")) == 1
 
 
-@pytest.mark.spec("HS-4", "HS-44")
+@pytest.mark.spec("HS-4", "HS-66")
 async def test_words_that_a_rebuild_corrects_are_found_in_forks_too(
     store: MongoStepStore, workspace: str
 ) -> None:
