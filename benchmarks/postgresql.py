@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +61,7 @@ def find_postgresql() -> Path | None:
 
 
 @contextmanager
-def postgresql(*settings: str) -> Iterator[PostgreSQL]:
+def postgresql(*settings: str) -> Generator[PostgreSQL]:
     """A new, empty server until the end of the block; `settings` as `name=value`.
 
     Raises:

@@ -20,12 +20,30 @@ from stores.mongo.keyword_index import KeywordMemory
 from stores.mongo.keyword_rows import ROWS
 from stores.mongo.steps import MongoStepStore
 from tests.stores.conversation_conformance import NOW, finish, message
+from tests.stores.keyword_conformance import KeywordConformance
 from tests.stores.keyword_player import KeywordPlayer, Paging
 
 pytestmark = pytest.mark.integration
 
 HISTORIES = int(os.environ.get("PERDURE_TEST_SEARCHES", "4"))
 """Random workspaces; each is searched in several ways."""
+
+
+class TestMongoKeywords(KeywordConformance):
+    """From memory."""
+
+    @pytest.fixture
+    def store(self, store: MongoStepStore) -> MongoStepStore:
+        return store
+
+
+class TestStoredPostings(KeywordConformance):
+    """From the multikey index."""
+
+    @pytest.fixture
+    def store(self, others: list[MongoStepStore], workspace: str) -> MongoStepStore:
+        return others[0].for_workspace(workspace)
+
 
 EVERYTHING = ConversationFilter(principal="reader", everything=True)
 
@@ -197,7 +215,7 @@ async def test_a_long_text_is_indexed_to_its_end_whoever_asks_first(
         assert len(await texts(each.keywords, workspace, "word24999x end")) == 1
 
 
-@pytest.mark.spec("HS-4", "HS-44")
+@pytest.mark.spec("HS-4", "HS-66")
 async def test_words_that_a_rebuild_corrects_are_found_in_forks_too(
     store: MongoStepStore, workspace: str
 ) -> None:
