@@ -87,10 +87,8 @@ async def read(said: list[Said], kind: Window, at: int, limit: int) -> HistoryPa
     return await read_history(store, RIGHTS, head.public_id, HistoryParameters(**asked))
 
 
-@pytest.mark.spec(
-    *("HS-30", "HS-31", "HS-33", "HS-34", "HS-35", "HS-36", "HS-37", "HS-38", "HS-39", "HS-40"),
-    *("HS-41", "HS-43"),
-)
+@pytest.mark.spec("HS-30", "HS-31", "HS-33", "HS-34", "HS-35", "HS-36", "HS-37", "HS-38", "HS-39")
+@pytest.mark.spec("HS-40", "HS-41", "HS-43")
 @given(TURNS, st.sampled_from(["newest", "around", "before", "after"]), st.data())
 @settings(max_examples=300, deadline=None, database=None)
 def test_a_page_is_what_a_plain_reading_of_all_turns_gives(
