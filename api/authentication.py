@@ -12,9 +12,9 @@ import jwt
 from fastapi import Depends, Request
 from fastapi.security import HTTPBearer
 from jwt import PyJWKClient
-from jwt.exceptions import PyJWTError
+from jwt.exceptions import PyJWKClientConnectionError, PyJWTError
 
-from api.errors import UnauthenticatedError
+from api.errors import UnauthenticatedError, UnavailableError
 from settings import Settings
 from stores.access import TOKEN_PREFIX, AccessStore, Principal
 
@@ -59,7 +59,11 @@ class JwtVerifier:
     keys: SigningKeys
 
     async def subject_of(self, token: str) -> str | None:
-        """Whose token it is; `None` where it is not valid now."""
+        """Whose token it is; `None` where it is not valid now.
+
+        Raises:
+            UnavailableError: the issuer does not give its keys.
+        """
         try:
             # A set of keys is fetched with a blocking client.
             key = await asyncio.to_thread(self.keys.get_signing_key_from_jwt, token)
@@ -72,6 +76,10 @@ class JwtVerifier:
                 leeway=LEEWAY_SECONDS,
                 options={"require": ["exp", "iss", "aud", "sub"]},
             )
+        except PyJWKClientConnectionError as error:
+            _LOGGER.warning("the issuer's keys cannot be fetched: %s", error)
+            message = "the issuer of this token cannot be asked at the moment; ask again"
+            raise UnavailableError(message) from error
         except PyJWTError as error:
             _LOGGER.info("a JWT was refused: %s", type(error).__name__)
             return None

@@ -40,6 +40,12 @@ class UnauthenticatedError(ReadingRefusedError):
     code = "unauthenticated"
 
 
+class UnavailableError(ReadingRefusedError):
+    """Somebody else has to be asked first, and does not answer."""
+
+    code = "unavailable"
+
+
 def add_error_handlers(app: FastAPI) -> None:
     """Have every error answered in the one shape."""
     app.add_exception_handler(ReadingRefusedError, _refused)

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import generate_private_key as
 from api.authentication import JwtVerifier, jwt_verifier
 from settings import Settings
 from stores.memory import InMemoryStepStore
-from tests.helpers.reading import Said, admit, opened_api, put_conversation
+from tests.helpers.reading import Said, admit, opened_api, parameter_of, put_conversation
 
 ISSUER = "https://login.example"
 
@@ -97,3 +97,12 @@ def test_settings_of_jwts_come_together(tmp_path: Path) -> None:
                 api_jwt_keys=f"file:{tmp_path / 'missing.pem'}",
             )
         )
+
+
+async def test_an_issuer_that_gives_no_keys_is_503(key: EllipticCurvePrivateKey) -> None:
+    away = Settings(
+        api_jwt_issuer=ISSUER, api_jwt_audience="perdure", api_jwt_keys="https://127.0.0.1:1/keys"
+    )
+    token = jwt.encode(claims(), key, algorithm="ES256", headers={"kid": "1"})
+    async with opened_api(InMemoryStepStore(), token, verifier=jwt_verifier(away)) as api:
+        assert parameter_of(await api.search(query="a")) == (503, "unavailable", None)
