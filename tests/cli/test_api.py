@@ -14,6 +14,7 @@ import httpx2
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import GenerationMode
 from schemathesis.checks import CheckFunction
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -106,7 +107,9 @@ def test_the_service_answers_as_its_document_says_without_a_temporal(
             "conversation_public_id": head.public_id,
         }
         for operation in schema.get_all_operations():
-            conforms(operation.ok(), real, headers)
+            asked = conforms(operation.ok(), GenerationMode.POSITIVE, real, headers)
+            assert {200, 404} <= asked, asked
+            assert 400 in conforms(operation.ok(), GenerationMode.NEGATIVE, real, headers)
 
         wrong = perdure("access", "revoke", "ann")
         assert (wrong.returncode, "name what goes" in wrong.stderr) == (2, True)
@@ -115,11 +118,13 @@ def test_the_service_answers_as_its_document_says_without_a_temporal(
     assert perdure("access", "revoke", "ann", "--all").stdout.startswith("revoked 2 grants")
 
 
-def conforms(operation: Any, real: dict[str, str], headers: dict[str, str]) -> None:
-    """Ask anything of an operation, half of it about a conversation that there is."""
+def conforms(
+    operation: Any, mode: GenerationMode, real: dict[str, str], headers: dict[str, str]
+) -> set[int]:
+    """Ask anything of an operation, half of it about a conversation that there is; the statuses."""
     asked: list[int] = []
 
-    @given(case=operation.as_strategy())
+    @given(case=operation.as_strategy(generation_mode=mode))
     @settings(
         max_examples=EXAMPLES,
         deadline=None,
@@ -137,4 +142,4 @@ def conforms(operation: Any, real: dict[str, str], headers: dict[str, str]) -> N
         asked.append(response.status_code)
 
     ask()
-    assert {200, 404} <= set(asked), asked
+    return set(asked)
