@@ -105,6 +105,7 @@ async def _prune(
     now = datetime.now(UTC)  # noqa: TID251 - the command line has no other clock
     async with opened_mongodb(settings) as store:
         bound = store if workspace is None else store.for_workspace(workspace)
+        await bound.verify()
         return await bound.prune_details(
             age=age, now=now, is_dry=is_dry, all_workspaces=workspace is None
         )
