@@ -14,6 +14,7 @@ import statistics
 import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
@@ -47,10 +48,15 @@ from stores.mongo.keyword_rows import (
 from stores.mongo.keyword_upkeep import title_document
 from stores.mongo.steps import MongoStepStore
 from stores.public_ids import new_public_id
+from stores.search.counting import term_key
 from workflows.names import SEARCH_ATTRIBUTES
 
 PAGE = 20
 WORKSPACE = "bench"
+ALL = ConversationFilter(principal="bench", everything=True)
+SOME = ConversationFilter(
+    principal="bench", conversation_ids=frozenset(f"talk-{number}" for number in range(50))
+)
 BUDGETS = (1.5, 1.0)
 """Median and worst, as multiples of PostgreSQL's."""
 
@@ -182,55 +188,76 @@ def told(name: str, found: list[tuple[float, list[str]]]) -> None:
     print(f"{name:<40} median {statistics.median(times):8.3f} ms, worst {max(times):8.3f} ms")
 
 
-async def measure(uri: str, arguments: argparse.Namespace, server: PostgreSQL) -> None:
-    """All rows of the table."""
-    name, memory = f"keyword_{uuid4().hex}", KeywordMemory()
-    client = AsyncMongoClient[dict[str, Any]](uri)
-    store = MongoStepStore(db_url=uri, database=name, keyword_memory=memory)
-    await store.initialise()
-    everything = ConversationFilter(principal="bench", everything=True)
-    rows = await fill(client[name], arguments.turns)
-    load(server, rows)
-    asked = queries(arguments.queries)
-    cold = MongoStepStore(db_url=uri, database=name, keyword_memory=KeywordMemory(memory_bytes=0))
+@dataclass(frozen=True, kw_only=True)
+class Ours:
+    """Our side: a store that keeps rows in memory, and one that does not."""
 
-    async def places(
-        query: KeywordQuery,
-        of: MongoStepStore = store,
-        allowed: ConversationFilter = everything,
+    store: MongoStepStore
+    cold: MongoStepStore
+    memory: KeywordMemory
+
+    async def places(self, query: KeywordQuery, allowed: ConversationFilter = ALL) -> list[str]:
+        """Ask what changed, and find one page of places."""
+        return await self._places(self.store, query, allowed)
+
+    async def some_places(self, query: KeywordQuery) -> list[str]:
+        """The same for one who may read fifty conversations."""
+        return await self._places(self.store, query, SOME)
+
+    async def stored_places(self, query: KeywordQuery) -> list[str]:
+        """The same from the multikey index."""
+        return await self._places(self.cold, query, ALL)
+
+    async def found_places(self, query: KeywordQuery) -> list[str]:
+        """Find them without asking what changed."""
+        keys = [term_key(each) for each in query.lexemes]
+        found = self.memory.slot(WORKSPACE).view.find(keys, query, ALL, None, PAGE)
+        return [each.order_id for each in found]
+
+    async def _places(
+        self, store: MongoStepStore, query: KeywordQuery, allowed: ConversationFilter
     ) -> list[str]:
-        source = await of.keywords.source(WORKSPACE, query, allowed)
+        source = await store.keywords.source(WORKSPACE, query, allowed)
         found, _ = await source.candidates(None, PAGE)
         return [each.order_id for each in found[:PAGE]]
 
-    async def pages(query: KeywordQuery) -> list[str]:
-        page = await store.keywords.search_history(WORKSPACE, query, everything, page_size=PAGE)
+    async def pages(self, query: KeywordQuery) -> list[str]:
+        """A whole search."""
+        page = await self.store.keywords.search_history(WORKSPACE, query, ALL, page_size=PAGE)
         return [str(each.turn_public_id) for each in page.matches]
 
-    async def in_memory() -> str:
+    async def read_all(self, text: str) -> str:
+        """Search until all rows are in memory, and say what that took."""
+        slot = self.memory.slot(WORKSPACE)
+        slot.lanes = None
         start, searches = perf_counter(), 0
-        while memory.slot(WORKSPACE).lanes is None or not searches:
-            await pages(KeywordQuery(text=asked[0]))
+        while slot.lanes is None:
+            await self.pages(KeywordQuery(text=text))
             searches += 1
-        size = memory.slot(WORKSPACE).view.size_bytes / 1e6
-        seconds = perf_counter() - start
+        seconds, size = perf_counter() - start, slot.view.size_bytes / 1e6
         return f"in memory after {searches} searches and {seconds:.2f} s: {size:.0f} MB"
 
-    print(f"{len(rows)} turns {await in_memory()}")
-    pings: list[float] = []
-    for _ in range(60):
-        start = perf_counter()
-        await client[name].command("ping")
-        pings.append((perf_counter() - start) * 1000)
-    print(f"{'a ping of MongoDB':<40} median {statistics.median(pings):8.3f} ms")
-    repeats = arguments.repeats
+
+async def measure(uri: str, arguments: argparse.Namespace, server: PostgreSQL) -> None:
+    """All rows of the table."""
+    name, repeats = f"keyword_{uuid4().hex}", arguments.repeats
+    client = AsyncMongoClient[dict[str, Any]](uri)
+    memories = (KeywordMemory(), KeywordMemory(memory_bytes=0))
+    stores = [MongoStepStore(db_url=uri, database=name, keyword_memory=each) for each in memories]
+    side = Ours(store=stores[0], cold=stores[1], memory=memories[0])
+    await side.store.initialise()
+    rows = await fill(client[name], arguments.turns)
+    load(server, rows)
+    asked = queries(arguments.queries)
+    print(f"{len(rows)} turns {await side.read_all(asked[0])}")
+    print(f"{'a ping of MongoDB':<40} median {await ping(client[name]):8.3f} ms")
     peer = theirs(server, asked, repeats)
-    own = await ours(places, asked, repeats)
+    own = await ours(side.places, asked, repeats)
     told("PostgreSQL text[] + GIN", peer)
     told("ours, places", own)
-    told("ours, whole pages", await ours(pages, asked, repeats))
-    stored = await ours(lambda query: places(query, cold), asked, 3)
-    told("ours, places from the multikey index", stored)
+    told("  of that, finding", await ours(side.found_places, asked, repeats))
+    told("ours, whole pages", await ours(side.pages, asked, repeats))
+    told("ours, places from the multikey index", await ours(side.stored_places, asked, 3))
     same = sum(
         [UUID(each) for each in a] == [UUID(each) for each in b]
         for (_, a), (_, b) in zip(own, peer, strict=True)
@@ -241,19 +268,24 @@ async def measure(uri: str, arguments: argparse.Namespace, server: PostgreSQL) -
         f"same pages {same}/{len(asked)}; median {medians[0] / medians[1]:.2f} x "
         f"(budget {BUDGETS[0]}), worst {worst[0] / worst[1]:.2f} x (budget {BUDGETS[1]})"
     )
-    few = frozenset(f"talk-{number}" for number in range(50))
-    some = ConversationFilter(principal="bench", conversation_ids=few)
-    mine = lambda query: places(query, store, some)  # noqa: E731 - asked twice
-    told("ours, 50 conversations may be read", await ours(mine, asked, repeats))
-    if arguments.others:
-        await fill(client[name], arguments.others, prefix="other")
-        memory.slot(WORKSPACE).lanes = None
-        print(f"{arguments.others} turns of other conversations {await in_memory()}")
-        told("ours, the same 50 may be read", await ours(mine, asked, repeats))
+    told("ours, 50 conversations may be read", await ours(side.some_places, asked, repeats))
+    await fill(client[name], arguments.others, prefix="other")
+    print(f"{arguments.others} turns of other conversations {await side.read_all(asked[0])}")
+    told("ours, the same 50 may be read", await ours(side.some_places, asked, repeats))
     await client.drop_database(name)
     await client.aclose()
-    await cold.aclose()
-    await store.aclose()
+    for each in stores:
+        await each.aclose()
+
+
+async def ping(database: Any) -> float:  # noqa: ANN401 - the driver's
+    """Milliseconds of the least that a question costs."""
+    times: list[float] = []
+    for _ in range(60):
+        start = perf_counter()
+        await database.command("ping")
+        times.append((perf_counter() - start) * 1000)
+    return statistics.median(times)
 
 
 async def main(arguments: argparse.Namespace) -> None:

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bson import Binary, Int64, MaxKey
+from bson import Int64, MaxKey
 
 from stores.conversation_records import ConversationRecord
 from stores.keyword.fields import TITLE_POSITION
@@ -77,12 +77,12 @@ def keys_of(lexemes: Iterable[str]) -> list[Int64]:
     return [Int64(each) for each in sorted(map(lexeme_key, lexemes))]
 
 
-def text_version(text: str) -> Binary:
+def text_version(text: str) -> bytes:
     """Tells one text from another, and lexemes of one lexer from another's."""
     found = hashlib.blake2b(
         f"{LEXER_ID}\n{text}".encode(errors="surrogatepass"), digest_size=_DIGEST_BYTES
     )
-    return Binary(found.digest())
+    return found.digest()
 
 
 def row_key(

@@ -234,6 +234,25 @@ async def test_words_that_a_rebuild_corrects_are_found_in_forks_too(
     assert await texts(store.keywords, workspace, "right") == [("content", "right")] * 2
 
 
+async def test_what_changes_no_words_writes_no_rows(
+    store: MongoStepStore, documents: Any, workspace: str
+) -> None:
+    conversations = store.conversations
+    await conversations.open("c", ConversationSpec(agent="a"), now=NOW)
+    admission = await conversations.admit("c", message("m", "question"), now=NOW)
+    await finish(conversations, admission.variant, "", "answer")
+    rows = list(documents[ROWS].find({"workspace_id": workspace}).sort("_id", 1))
+    assert [each["sequence"] for each in rows] == [1, 3, 2]
+
+    again = await conversations.regenerate("c", 0, message("r", ""), now=NOW)
+    await finish(conversations, again.variant, "", "another")
+    await conversations.select_variant("c", 0, 1, now=NOW)
+    await conversations.set_visibility("c", 0, is_hidden=False, now=NOW)
+    await conversations.find("c")
+
+    assert list(documents[ROWS].find({"workspace_id": workspace}).sort("_id", 1)) == rows
+
+
 async def test_writers_of_one_lane_wait_for_each_other_and_nothing_is_missed(
     store: MongoStepStore, others: list[MongoStepStore], workspace: str
 ) -> None:
@@ -269,12 +288,10 @@ async def test_a_deleted_conversation_is_gone_from_index_and_results_and_forks_s
     await conversations.delete("c", now=NOW)
 
     for each in (store, *others):
-        assert [name for name, _ in await texts(each.keywords, workspace, "kept")] == [
-            "title",
-            "prompt",
-        ]
-    left = documents[ROWS].find({"workspace_id": workspace, "conversation_id": "c"})
-    assert [each["field"] for each in left] == ["title"]
+        left = {name for name, _ in await texts(each.keywords, workspace, "kept")}
+        assert left == {"title", "prompt"}
+    rows = documents[ROWS].find({"workspace_id": workspace, "conversation_id": "c"})
+    assert [each["field"] for each in rows] == ["title"]
 
 
 async def test_an_index_that_is_not_whole_refuses_and_says_what_to_do(
