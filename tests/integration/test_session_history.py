@@ -70,9 +70,8 @@ async def test_a_run_reads_what_its_principal_may_and_a_replay_reads_nothing(
         found = await answers(mongo, f"{task_queue}-ann")
         await run(temporal, task_queue, f"{task_queue}-none", script(steps[:2]))
         nothing = await answers(mongo, f"{task_queue}-none")
-        counts = await count_scheduled_activities(handle)
+        counts = count_scheduled_activities(await replay(handle, [AGENT, LEAD]))
         assert (counts["session_search"], counts["session_read"]) == (3, 3)
-        await replay(handle, [AGENT, LEAD])
         # A delegate reads for the principal of the run that asks it.
         lead = {"agent": "lead", "principal": "ann", "conversation_id": "hers"}
         led = turn_run_id("default", "hers", "m0", 1)
