@@ -115,8 +115,10 @@ async def _pages(client: httpx2.AsyncClient, path: str, count: int) -> dict[str,
 async def _run(store: MongoStepStore, position: int) -> None:
     """A real run of the last turn."""
     run_id = turn_run_id("default", "talk", f"m{position}", 1)
-    kept = StepPersistence[None](store=store)
-    agent = Agent(FunctionModel(_answer), name="doer", capabilities=[kept], tools=[look_up])
+    kept: list[Any] = [StepPersistence[None](store=store)]
+    agent: Agent[None, str] = Agent(
+        FunctionModel(_answer), name="doer", capabilities=kept, tools=[look_up]
+    )
     await agent.run("Look things up.", run_id=run_id, conversation_id="talk")
 
 

@@ -40,8 +40,10 @@ def repeat(text: str) -> str:
 async def run_turn(store: Any, conversation_id: str, text: str) -> str:
     """A real run of the first turn of a conversation; return its id."""
     run_id = turn_run_id(store.workspace_id, conversation_id, "m0", 1)
-    kept = StepPersistence[None](store=store)
-    agent = Agent(FunctionModel(follow), name="doer", capabilities=[kept], tools=[repeat])
+    kept: list[Any] = [StepPersistence[None](store=store)]
+    agent: Agent[None, str] = Agent(
+        FunctionModel(follow), name="doer", capabilities=kept, tools=[repeat]
+    )
     prompt = script([[("repeat", {"text": text})]], final="done")
     await agent.run(prompt, run_id=run_id, conversation_id=conversation_id)
     return run_id
@@ -254,7 +256,7 @@ async def test_after_retention_identities_and_words_stay(mongo: MongoStepStore, 
     assert len(before["rounds"]) == 2
 
     later = datetime.now(UTC) + timedelta(days=2)
-    prune = {"age": timedelta(days=1), "now": later}
+    prune: dict[str, Any] = {"age": timedelta(days=1), "now": later}
     dry = await mongo.prune_details(**prune)
     assert (dry.runs, dry.rows["tool_effects"]) == (1, 1)
     assert (await api.history(head.public_id, **asked)).json()["execution"] == before

@@ -28,7 +28,8 @@ LEAD = make_agent("lead", tools=[delegate("reader", name="ask_script", descripti
 
 
 async def run(client: Client, queue: str, run_id: str, prompt: str, **values: Any) -> Any:
-    request = AgentRunInput(prompt=prompt, **{"agent": "reader", **values})
+    fields: dict[str, Any] = {"agent": "reader", **values}
+    request = AgentRunInput(prompt=prompt, **fields)
     handle = await client.start_workflow(AgentRunWorkflow.run, request, id=run_id, task_queue=queue)
     await handle.result()
     return handle
@@ -73,7 +74,7 @@ async def test_a_run_reads_what_its_principal_may_and_a_replay_reads_nothing(
         counts = count_scheduled_activities(await replay(handle, [AGENT, LEAD]))
         assert (counts["session_search"], counts["session_read"]) == (3, 3)
         # A delegate reads for the principal of the run that asks it.
-        lead = {"agent": "lead", "principal": "ann", "conversation_id": "hers"}
+        lead: dict[str, Any] = {"agent": "lead", "principal": "ann", "conversation_id": "hers"}
         led = turn_run_id("default", "hers", "m0", 1)
         await run(temporal, task_queue, led, asking(script(steps[:1])), **lead)
 
@@ -106,10 +107,12 @@ async def test_a_plain_run_reads_for_whom_it_is_told() -> None:
         [("session_search", {"query": "vault", "archived": "include"})],
         [("session_read", {"session_id": head.public_id, "limit": 1})],
     ]
-    agent = Agent(FunctionModel(follow), name="r", capabilities=[SessionHistory(plain)])
+    reading: list[Any] = [SessionHistory[None](plain)]
+    agent: Agent[None, str] = Agent(FunctionModel(follow), name="r", capabilities=reading)
     result = await agent.run(script(steps))
     told = str(result.all_messages())
     assert told.count("7413") >= 2
-    unsaid = Agent(FunctionModel(follow), name="r", capabilities=[SessionHistory[None]()])
+    nothing: list[Any] = [SessionHistory[None]()]
+    unsaid: Agent[None, str] = Agent(FunctionModel(follow), name="r", capabilities=nothing)
     with pytest.raises(UserError, match="has nothing to read outside a workflow"):
         await unsaid.run(script(steps))

@@ -125,12 +125,16 @@ class TestInMemoryAccess(AccessConformance):
         return InMemoryStepStore()
 
 
+@pytest.fixture
+async def mongo(mongodb_uri: str, mongodb_database: str) -> AsyncIterator[MongoStepStore]:
+    """An empty database."""
+    store = MongoStepStore(db_url=mongodb_uri, database=mongodb_database)
+    yield store
+    await store.aclose()
+
+
 @pytest.mark.integration
 class TestMongoAccess(AccessConformance):
     @pytest.fixture
-    async def store(  # type: ignore[override]
-        self, mongodb_uri: str, mongodb_database: str
-    ) -> AsyncIterator[StepStore]:
-        store = MongoStepStore(db_url=mongodb_uri, database=mongodb_database)
-        yield store
-        await store.aclose()
+    def store(self, mongo: MongoStepStore) -> StepStore:
+        return mongo

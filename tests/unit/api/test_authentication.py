@@ -64,7 +64,7 @@ async def test_a_jwt_of_the_issuer_is_as_good_as_a_token(
         jwt.encode(claims(sub=None), key, algorithm="ES256"),
         jwt.encode(claims(), new_key(SECP256R1()), algorithm="ES256"),
         jwt.encode(claims(), "a shared secret of thirty-two bytes", algorithm="HS256"),
-        jwt.encode(claims(), None, algorithm="none"),
+        jwt.encode(claims(), "", algorithm="none"),
         good + "x",
         "a.b.c",
         "x" * 10_000,

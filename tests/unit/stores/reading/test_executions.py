@@ -22,7 +22,7 @@ from stores.reading.parameters import HistoryParameters
 from stores.reading.refusals import NotFoundError, ParameterInvalidError
 from stores.reading.rounds import output_text
 from stores.reading.task_keys import CALL_METADATA, branch_steps, delegate_run_id
-from stores.records import RunRecord, ToolEffectRecord, ToolEffectResolution
+from stores.records import EventKind, RunRecord, ToolEffectRecord, ToolEffectResolution
 from tests.helpers.reading import NOW, Said, put_conversation
 from tests.helpers.script import Call, follow, script
 from workflows.persistence import StepPersistence
@@ -53,8 +53,8 @@ class Stage:
     ) -> str:
         """Run the script as the answer at a position; return the run's id."""
         run_id = run_id or turn_run_id("default", "c", f"m{position}", number)
-        steps_kept = StepPersistence[None](store=self.store, **registered)
-        agent = Agent(FunctionModel(follow), name="doer", capabilities=[steps_kept])
+        kept: list[Any] = [StepPersistence[None](store=self.store, **registered)]
+        agent: Agent[None, str] = Agent(FunctionModel(follow), name="doer", capabilities=kept)
         agent.tool_plain(repeat)
         agent.tool_plain(fail)
         agent.tool_plain(dress)
@@ -237,12 +237,13 @@ async def begin(stage: Stage, run_id: str, **registered: Any) -> None:
     await stage.store.register_run(
         RunRecord(run_id=run_id, conversation_id="c", started_at=NOW, **registered)
     )
-    for sequence, kind in enumerate(("model_request_started", "model_request_completed"), start=1):
+    kinds: tuple[EventKind, ...] = ("model_request_started", "model_request_completed")
+    for sequence, kind in enumerate(kinds, start=1):
         event = AppendEvent(
             run_id=run_id,
             sequence=sequence,
             key=f"1:{kind}",
-            event=kind,  # type: ignore[arg-type]
+            event=kind,
             step_index=1,
             run_state="needs_attention" if registered.get("principal") == "waits" else None,
         )
@@ -290,7 +291,7 @@ async def test_a_delegated_run_is_read_by_its_key(stage: Stage) -> None:
     await stage.run([], run_id="second", final="again", **told)
     made = delegate_run_id(run_id, "1/1", activity_index=0, order=0)
     await stage.run([], run_id=made, final="in an activity", parent_run_id=run_id)
-    grandchild = {"metadata": {CALL_METADATA: "1/0"}, "parent_run_id": "child"}
+    grandchild: dict[str, Any] = {"metadata": {CALL_METADATA: "1/0"}, "parent_run_id": "child"}
     await stage.run([], run_id="grandchild", final="deepest", **grandchild)
     await stage.run([], run_id="stray", parent_run_id=run_id)
 

@@ -169,7 +169,7 @@ def test_pages_one_after_the_other_give_each_turn_once(
 async def test_an_empty_page_tells_how_to_go_back(place: str) -> None:
     store = InMemoryStepStore()
     head = await put_conversation(store, "c", [Said(), Said(), Said()])
-    asked = {"before_position": 0} if place == "before_position" else {"after_position": 2}
+    asked: dict[str, Any] = {place: 0 if place == "before_position" else 2}
     page = await read_history(store, RIGHTS, head.public_id, HistoryParameters(**asked))
     assert list(page.turns) == []
     back = page.pagination
