@@ -16,7 +16,7 @@ from jwt.exceptions import PyJWKClientConnectionError, PyJWTError
 
 from api.errors import UnauthenticatedError, UnavailableError
 from settings import Settings
-from stores.access import TOKEN_PREFIX, AccessStore, Principal
+from stores.access import TOKEN_PREFIX, AccessStore
 
 _LOGGER = logging.getLogger("perdure.api")
 
@@ -121,18 +121,19 @@ class Authenticator:
     clock: Callable[[], datetime]
     verifier: JwtVerifier | None = None
 
-    async def principal_of(self, token: str) -> Principal | None:
-        """The principal; `None`: nobody that is known."""
+    async def principal_of(self, token: str) -> str | None:
+        """The principal's id; `None`: nobody that is known."""
         if len(token) > LONGEST_TOKEN:
             return None
         if token.startswith(TOKEN_PREFIX) or self.verifier is None:
             return await self.access.bearer_of(token, now=self.clock())
         subject = await self.verifier.subject_of(token)
-        return None if subject is None else await self.access.find_principal(subject)
+        known = None if subject is None else await self.access.find_principal(subject)
+        return None if known is None else known.principal_id
 
 
-async def authenticated(request: Request, _: Annotated[object, Depends(bearer)]) -> Principal:
-    """The principal that asks.
+async def authenticated(request: Request, _: Annotated[object, Depends(bearer)]) -> str:
+    """The id of the principal that asks.
 
     Raises:
         UnauthenticatedError: there is no token, or nobody is known by it.
@@ -142,11 +143,11 @@ async def authenticated(request: Request, _: Annotated[object, Depends(bearer)])
         message = "send `Authorization: Bearer` with a token; `perdure access add-token` makes one"
         raise UnauthenticatedError(message)
     authenticator: Authenticator = request.app.state.authenticator
-    principal = await authenticator.principal_of(token.strip())
-    if principal is None:
+    principal_id = await authenticator.principal_of(token.strip())
+    if principal_id is None:
         message = "nobody is known by this token: it is none, has expired, or was revoked"
         raise UnauthenticatedError(message)
-    return principal
+    return principal_id
 
 
-Caller = Annotated[Principal, Depends(authenticated)]
+CallerId = Annotated[str, Depends(authenticated)]

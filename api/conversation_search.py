@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
 
-from api.authentication import Caller
+from api.authentication import CallerId
 from api.errors import RESPONSES
 from api.questions import PREFIX, OpenLibrary, WorkspaceId, refuse_repeats
 from stores.reading.pages import SearchPage
@@ -22,7 +22,7 @@ router = APIRouter()
 )
 async def search_conversations(
     library: OpenLibrary,
-    caller: Caller,
+    caller_id: CallerId,
     workspace_public_id: WorkspaceId,
     parameters: Annotated[SearchParameters, Query()],
 ) -> Response:
@@ -31,6 +31,6 @@ async def search_conversations(
     All keywords have to be in one field. Newest turns first.
     """
     search = Search.of(parameters)
-    reader = await library.public_reader(caller.principal_id, workspace_public_id)
+    reader = await library.public_reader(caller_id, workspace_public_id)
     page = await reader.search(search)
     return Response(page.to_json(), media_type="application/json")

@@ -158,12 +158,12 @@ class AccessStore(ABC):
             conversation_ids=frozenset(e.conversation_id for e in grants if e.conversation_id),
         )
 
-    async def bearer_of(self, token: str, *, now: datetime) -> Principal | None:
-        """Whose token it is; `None`: nobody's, or it has expired."""
+    async def bearer_of(self, token: str, *, now: datetime) -> str | None:
+        """The id of the principal whose token it is; `None`: nobody's, or it has expired."""
         found = await self.find_token(token_digest(token))
         if found is None or (found.expires_at is not None and found.expires_at <= now):
             return None
-        return await self.find_principal(found.principal_id)
+        return found.principal_id
 
     async def add_principal(
         self, principal_id: str, kind: PrincipalKind, *, now: datetime

@@ -78,6 +78,16 @@ class MongoConversations(ConversationStore):
             await settle_soon(self._connection, self._workspace_id)
         return result
 
+    async def read(
+        self, attempt: str, work: Callable[[ConversationRows], Awaitable[Result]]
+    ) -> Result:
+        """See `TurnStore.read`. A snapshot: a transaction would wait for its commit, of nothing."""
+        connection = self._connection
+        with store_errors(attempt, connection.where):
+            async with connection.client().start_session(snapshot=True) as session:
+                rows = MongoConversationRows(connection.database, session, self._workspace_id)
+                return await work(rows)
+
     async def delete(self, conversation_id: str, *, now: datetime) -> RemovedConversation:
         """See `ConversationStore.delete`. First the head, then page by page what it had."""
         with store_errors(f"delete conversation {conversation_id!r}", self._connection.where):

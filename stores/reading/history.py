@@ -37,7 +37,7 @@ async def read_history(
     async def work(rows: ConversationRows) -> TurnWindow:
         return await read_window(rows, rights, conversation_public_id, parameters)
 
-    window = await store.conversations.transact("read a conversation", work)
+    window = await store.conversations.read("read a conversation", work)
     execution = None
     if window.selected is not None and window.selected.is_readable:
         execution = await read_execution(store, window.selected, parameters)

@@ -54,16 +54,16 @@ class AccessConformance(ABC):
     async def test_a_token_is_known_by_its_hash_until_it_expires_or_is_revoked(
         self, access: AccessStore
     ) -> None:
-        ann = await access.add_principal("ann", "human", now=NOW)
+        await access.add_principal("ann", "human", now=NOW)
         await access.add_principal("bob", "human", now=NOW)
         first, kept = await access.add_token("ann", now=NOW, expires_at=LATER)
         second, _ = await access.add_token("ann", now=LATER)
         others, _ = await access.add_token("bob", now=NOW)
         assert first.startswith(TOKEN_PREFIX)
         assert (kept.digest, kept.token_id) == (token_digest(first), token_digest(first)[:12])
-        assert await access.bearer_of(first, now=NOW) == ann
+        assert await access.bearer_of(first, now=NOW) == "ann"
         assert await access.bearer_of(first, now=LATER) is None
-        assert await access.bearer_of(second, now=LATER + timedelta(days=900)) == ann
+        assert await access.bearer_of(second, now=LATER + timedelta(days=900)) == "ann"
         assert await access.bearer_of(second + "x", now=NOW) is None
         assert await access.bearer_of("\ud800", now=NOW) is None
         assert [each.created_at for each in await access.list_tokens("ann")] == [NOW, LATER]
@@ -73,9 +73,7 @@ class AccessConformance(ABC):
         assert await access.bearer_of(first, now=NOW) is None
         assert len(await access.revoke_tokens("ann")) == 1
         assert await access.list_tokens("ann") == []
-        found = await access.bearer_of(others, now=NOW)
-        assert found is not None
-        assert found.principal_id == "bob"
+        assert await access.bearer_of(others, now=NOW) == "bob"
 
     async def test_rights_are_what_was_granted_and_not_revoked(self, access: AccessStore) -> None:
         await access.add_principal("ann", "agent", now=NOW)

@@ -214,7 +214,7 @@ async def test_other_paths_and_methods_are_answered_in_the_same_shape(api: Api) 
 async def test_a_database_that_is_away_is_503_in_words_of_the_service(
     store: InMemoryStepStore, head: ConversationRecord, tmp_path: Path
 ) -> None:
-    fault = Fault(name="away", action="fail", method="transact")
+    fault = Fault(name="away", action="fail", method="read")
     faulty = with_faults(store, FaultPlan(directory=tmp_path, faults=(fault,)))
     async with opened_api(faulty, await admit(store, "ann")) as api:
         found = await api.history(head.public_id)
