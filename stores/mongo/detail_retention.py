@@ -14,7 +14,7 @@ from stores.mongo.failures import store_errors
 from stores.mongo.streaming import STREAMS
 from stores.paging import microseconds
 
-DETAILS = ("events", "tool_effects", "tool_attempts", STREAMS)
+DETAILS: tuple[str, ...] = ("events", "tool_effects", "tool_attempts", STREAMS)
 """Collections with rows of one run, by `run_id` and `workspace_id`, that say how it went."""
 
 _ENDED = ("completed", "failed", "cancelled")
