@@ -159,6 +159,8 @@ class KeywordView:
             + _AUXILIARY * facts["is_auxiliary"]
             + _CLOSED * facts["is_deleted"]
         )
+        if facts["is_deleted"]:  # its rows go without a word
+            self.pending = {each for each in self.pending if each[0] != conversation}
 
     # Searching
 
