@@ -230,15 +230,12 @@ class KeywordView:
         return is_allowed
 
     def _candidates(self, entries: Entries) -> list[Candidate]:
+        columns = (self._high, self._low, self._field, self._conversation)
+        columns = (*columns, self._position, self._number)
+        found = [each.values[entries].tolist() for each in columns]
         return [
-            Candidate(
-                str(UUID(int=int(self._high.values[each]) << 64 | int(self._low.values[each]))),
-                _FIELDS[self._field.values[each]],
-                self._ids[self._conversation.values[each]],
-                int(self._position.values[each]),
-                int(self._number.values[each]),
-            )
-            for each in entries.tolist()
+            Candidate(_text_of(high, low), _FIELDS[name], self._ids[number], position, answer)
+            for high, low, name, number, position, answer in zip(*found, strict=True)
         ]
 
     def place(self, candidate: Candidate) -> Place:
@@ -250,3 +247,8 @@ class KeywordView:
 def _halves(public_id: str) -> tuple[int, int]:
     number = UUID(public_id).int
     return number >> 64, number & _HALF
+
+
+def _text_of(high: int, low: int) -> str:
+    digits = f"{high << 64 | low:032x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
