@@ -232,7 +232,7 @@ class KeywordView:
     def _candidates(self, entries: Entries) -> list[Candidate]:
         columns = (self._high, self._low, self._field, self._conversation)
         columns = (*columns, self._position, self._number)
-        found = [each.values[entries].tolist() for each in columns]
+        found: list[list[int]] = [each.values[entries].tolist() for each in columns]
         return [
             Candidate(_text_of(high, low), _FIELDS[name], self._ids[number], position, answer)
             for high, low, name, number, position, answer in zip(*found, strict=True)
