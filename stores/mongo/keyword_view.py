@@ -230,12 +230,20 @@ class KeywordView:
         return is_allowed
 
     def _candidates(self, entries: Entries) -> list[Candidate]:
-        columns = (self._high, self._low, self._field, self._conversation)
-        columns = (*columns, self._position, self._number)
-        found: list[list[int]] = [each.values[entries].tolist() for each in columns]
+        rows: list[tuple[int, int, int, int, int, int]] = list(
+            zip(
+                self._high.values[entries].tolist(),
+                self._low.values[entries].tolist(),
+                self._field.values[entries].tolist(),
+                self._conversation.values[entries].tolist(),
+                self._position.values[entries].tolist(),
+                self._number.values[entries].tolist(),
+                strict=True,
+            )
+        )
         return [
-            Candidate(_text_of(high, low), _FIELDS[name], self._ids[number], position, answer)
-            for high, low, name, number, position, answer in zip(*found, strict=True)
+            Candidate(_text_of(high, low), _FIELDS[name], self._ids[of], position, number)
+            for high, low, name, of, position, number in rows
         ]
 
     def place(self, candidate: Candidate) -> Place:
