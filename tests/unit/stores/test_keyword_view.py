@@ -67,3 +67,13 @@ def test_nothing_of_a_deleted_conversation_is_waited_for() -> None:
     view.take([title("c", is_deleted=True)])
     assert positions(view) == []
     assert len(view.pending) == 1
+
+
+def test_turns_of_one_moment_come_by_the_rest_of_their_ids() -> None:
+    view = KeywordView()
+    view.take([title("c"), *(prompt("c", position) for position in (3, 0, 7, 5, 1, 6))])
+    keys = [term_key("whale")]
+    first = view.find(keys, QUERY, EVERYTHING, None, 2)
+    assert [each.position for each in first] == [7, 6]
+    rest = view.find(keys, QUERY, EVERYTHING, view.place(first[-1]), 3)
+    assert [each.position for each in rest] == [5, 3, 1]
