@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -90,18 +90,19 @@ async def fill(database: Any, turns: int, *, prefix: str = "talk") -> list[tuple
     public_id = of_conversation = ""
     for number in range(turns):
         conversation, position = f"{prefix}-{number // _TURNS}", number % _TURNS
+        now = _START + timedelta(milliseconds=number)
         lane = lane_of(conversation)
         sequences[lane] = sequences.get(lane, 0) + 1
         at = Lane(index=lane, sequence=sequences[lane])
         if position == 0:
-            public_id = of_conversation = new_public_id(_START, after=public_id or None)
+            public_id = of_conversation = new_public_id(now, after=public_id or None)
             head = ConversationRecord(
                 conversation_id=conversation, workspace_id=WORKSPACE, public_id=public_id,
                 agent="bench", created_at=_START, updated_at=_START, turn_count=_TURNS,
             )  # fmt: skip
             written.setdefault("conversations", []).append(conversation_document(head))
             written[ROWS].append(title_document(head, at))
-        public_id = new_public_id(_START, after=public_id or None)
+        public_id = new_public_id(now, after=public_id or None)
         text = next(source)
         place: dict[str, Any] = {
             "conversation_id": conversation, "workspace_id": WORKSPACE, "position": position,

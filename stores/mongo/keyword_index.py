@@ -10,11 +10,11 @@ stored, so neither is believed.
 import asyncio
 import secrets
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from bson import Binary, decode_all  # pyright: ignore[reportUnknownVariableType]
+from bson import Binary
 
 from stores.errors import StoreConfigurationError
 from stores.keyword.cursors import CursorSealer, Place
@@ -80,7 +80,7 @@ class _Slot:
 
     view: KeywordView = field(default_factory=KeywordView)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    lanes: bytes | None = None
+    lanes: dict[int, int] | None = None
     is_too_large: bool = False
 
     def clear(self) -> None:
@@ -238,7 +238,7 @@ class MongoKeywords:
             slot.clear()
         left = self._memory.rows_a_search
         view = slot.view
-        for lane, newest in _decoded_lanes(lanes):
+        for lane, newest in lanes.items():
             if newest < view.until.get(lane, 0):  # another database, of the same name
                 slot.clear()
                 return False
@@ -251,13 +251,10 @@ class MongoKeywords:
         slot.lanes = lanes
         return True
 
-    async def _lanes(self, workspace_id: str) -> bytes:
-        """How far the lanes are, undecoded: mostly it is only compared."""
-        cursor = self._database[LANES].find_raw_batches(
-            of_lanes(workspace_id), sort=[("_id", 1)], batch_size=100
-        )
-        batches: Any = cursor  # the driver's types say documents; they are bytes
-        return b"".join([batch async for batch in batches])
+    async def _lanes(self, workspace_id: str) -> dict[int, int]:
+        """How far each lane is."""
+        found = await self._database[LANES].find(of_lanes(workspace_id)).to_list()
+        return {each["_id"]["lane"]: int(each["sequence"]) for each in found}
 
     async def _read_lane(self, view: KeywordView, workspace_id: str, lane: int, newest: int) -> int:
         """Read on in a lane, and say how many rows that were."""
@@ -282,11 +279,6 @@ class MongoKeywords:
         query = {**parts_of(row["_id"], 1), "version": row["version"]}
         async for part in self._database[ROWS].find(query, {"lexemes": 1}):
             row["lexemes"] += part["lexemes"]
-
-
-def _decoded_lanes(lanes: bytes) -> list[tuple[int, int]]:
-    decoded: Sequence[Mapping[str, Any]] = decode_all(lanes)
-    return [(each["_id"]["lane"], int(each["sequence"])) for each in decoded]
 
 
 @dataclass(frozen=True)

@@ -159,6 +159,8 @@ class KeywordView:
             + _AUXILIARY * facts["is_auxiliary"]
             + _CLOSED * facts["is_deleted"]
         )
+        if facts["is_deleted"]:  # its rows go without a word
+            self.pending = {each for each in self.pending if each[0] != conversation}
 
     # Searching
 
@@ -184,19 +186,30 @@ class KeywordView:
         found = found[self._is_searched(query)[self._bits.values[self._conversation.values[found]]]]
         if not allowed.everything:
             found = found[self._is_allowed(allowed)[self._conversation.values[found]]]
-        high = self._high.values
         edge: list[Candidate] = []
         if behind is not None:
-            most = np.uint64(_halves(behind.order_id)[0])
-            on_edge = found[high[found] == most]
+            high, low = _halves(behind.order_id)
+            highs, lows = self._high.values[found], self._low.values[found]
+            is_level = highs == np.uint64(high)
+            on_edge = found[is_level & (lows == np.uint64(low))]
             edge = [each for each in self._candidates(on_edge) if self.place(each) < behind]
-            found = found[high[found] < most]
-        wanted = max(1, count - len(edge))
-        if len(found) > wanted:
-            least = np.partition(high[found], len(found) - wanted)[len(found) - wanted]
-            found = found[high[found] >= least]
+            found = found[(highs < np.uint64(high)) | (is_level & (lows < np.uint64(low)))]
+        found = self._newest(found, max(1, count - len(edge)))
         listed = sorted([*edge, *self._candidates(found)], key=self.place, reverse=True)
         return listed[:count]
+
+    def _newest(self, entries: Entries, count: int) -> Entries:
+        """Those of the greatest order ids, so that none of a turn is left out that comes in."""
+        if len(entries) <= count:
+            return entries
+        highs = self._high.values[entries]
+        least = _from_the_top(highs, count)
+        above, level = entries[highs > least], entries[highs == least]
+        missing = count - len(above)
+        if len(level) > missing:
+            lows = self._low.values[level]
+            level = level[lows >= _from_the_top(lows, missing)]
+        return np.concatenate([above, level])
 
     def _with_all(self, keys: Sequence[int]) -> Entries:
         lists = sorted((self._postings.find(key)[0] for key in keys), key=len)
@@ -228,15 +241,20 @@ class KeywordView:
         return is_allowed
 
     def _candidates(self, entries: Entries) -> list[Candidate]:
-        return [
-            Candidate(
-                str(UUID(int=int(self._high.values[each]) << 64 | int(self._low.values[each]))),
-                _FIELDS[self._field.values[each]],
-                self._ids[self._conversation.values[each]],
-                int(self._position.values[each]),
-                int(self._number.values[each]),
+        rows: list[tuple[int, int, int, int, int, int]] = list(
+            zip(
+                self._high.values[entries].tolist(),
+                self._low.values[entries].tolist(),
+                self._field.values[entries].tolist(),
+                self._conversation.values[entries].tolist(),
+                self._position.values[entries].tolist(),
+                self._number.values[entries].tolist(),
+                strict=True,
             )
-            for each in entries.tolist()
+        )
+        return [
+            Candidate(_text_of(high, low), _FIELDS[name], self._ids[of], position, number)
+            for high, low, name, of, position, number in rows
         ]
 
     def place(self, candidate: Candidate) -> Place:
@@ -248,3 +266,14 @@ class KeywordView:
 def _halves(public_id: str) -> tuple[int, int]:
     number = UUID(public_id).int
     return number >> 64, number & _HALF
+
+
+def _text_of(high: int, low: int) -> str:
+    digits = f"{high << 64 | low:032x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def _from_the_top(values: NDArray[Any], count: int) -> Any:  # noqa: ANN401 - a number of numpy's
+    """The value that has `count` - 1 greater or equal ones before it."""
+    place = len(values) - count
+    return np.partition(values, place)[place]

@@ -25,7 +25,7 @@ from tests.stores.keyword_player import KeywordPlayer, Paging
 
 pytestmark = pytest.mark.integration
 
-HISTORIES = int(os.environ.get("PERDURE_TEST_SEARCHES", "4"))
+HISTORIES = int(os.environ.get("PERDURE_TEST_SEARCHES", "3"))
 """Random workspaces; each is searched in several ways."""
 
 
@@ -126,13 +126,13 @@ async def test_a_page_is_current_when_rows_and_rights_change_between_pages(
     player = KeywordPlayer(store=store.conversations, dice=dice)
     reference = await scanning(store, documents)
     reads: list[KeywordReads] = [store.keywords, *(each.keywords for each in others)]
-    for _ in range(60):
+    for _ in range(40):
         await player.act()
     continued = 0
-    for _ in range(8):
+    for _ in range(3):
         query = KeywordQuery(text="run", archived="include", include_auxiliary=True)
         after, shown = None, list[object]()
-        while True:
+        for _ in range(10):  # pages of one walk
             allowed, page_size = player.allowed(), dice.randint(1, 4)
             ask = (store.workspace_id, query, allowed)
             expected = await reference.search_history(*ask, page_size=page_size, after=after)
