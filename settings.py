@@ -218,6 +218,16 @@ class Settings(BaseSettings):
     payload_workspace_keys: dict[str, str] = Field(
         default={}, description="JSON object of workspaces with a key of their own: id to key id"
     )
+    api_host: str = Field(default="127.0.0.1", description="address of `perdure api`")
+    api_port: int = Field(default=17280, ge=0, le=65535, description="its port; 0: any free one")
+    api_jwt_issuer: str | None = Field(
+        default=None, description="`iss` of JWTs that the API takes beside its own tokens"
+    )
+    api_jwt_audience: str | None = Field(default=None, description="`aud` of those JWTs")
+    api_jwt_keys: str | None = Field(
+        default=None,
+        description="their public keys: an `https://` address of a JWKS, or `file:PEM`",
+    )
     model: str | None = Field(
         default=None, description="pydantic-ai model of the bundled assistant, such as openai:gpt-5"
     )

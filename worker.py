@@ -33,6 +33,7 @@ from activities.naming import NamingActivities
 from activities.payloads import PayloadInterceptor, PayloadSettling
 from activities.reconciling import ReconcileActivities
 from activities.searching import SearchActivities
+from activities.sessions import SessionActivities
 from activities.streaming import DEFAULT_LIFETIME
 from agents.registry import load_agents
 from client import connect
@@ -45,6 +46,7 @@ from stores.local import LocalStepStore
 from stores.media.opening import open_media_store
 from stores.opening import open_step_store
 from stores.protocols import StepStore
+from stores.reading.reader import Library
 from telemetry.instruments import MeteringInterceptor
 from telemetry.logs import set_up_logs
 from telemetry.observing import StoreObserver, observe_health, observe_payloads
@@ -143,6 +145,7 @@ def build_worker(
     reconciling = ReconcileActivities(find_reconcile)
     history = HistoryActivities(store)
     conversations = ConversationActivities(store)
+    sessions = SessionActivities(Library(store=store))
     around = interceptors(store, client.data_converter, stream_lifetime=settings.stream_lifetime)
     config: WorkerConfig = {
         **worker_options(settings),
@@ -155,6 +158,8 @@ def build_worker(
             history.load_snapshot,
             reconciling.reconcile_tool_effect,
             SearchActivities(store).search_conversation_history,
+            sessions.session_search,
+            sessions.session_read,
             *conversations.activities,
             NamingActivities(store).name_conversation,
             *activities,

@@ -15,6 +15,7 @@ from benchmarks.effects import measure_effects
 from benchmarks.events import measure_events
 from benchmarks.failover import measure_failover
 from benchmarks.figures import Figure
+from benchmarks.history import measure_history
 from benchmarks.hops import measure_hops
 from benchmarks.limits import measure_limits
 from benchmarks.load import measure_growth, measure_load, measure_soak
@@ -61,6 +62,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Awaitable[Sequence[Figure]]]] = {
     "soak": measure_soak,
     "growth": measure_growth,
     "failover": measure_failover,
+    "history": measure_history,
 }
 
 BY_NAME_ALONE = ("load", "soak", "growth", "failover")

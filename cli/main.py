@@ -12,6 +12,8 @@ from typing import Annotated, Never
 
 import typer
 
+from cli.access import access_app
+from cli.api import api_command
 from cli.approving import approve_command, deny_command
 from cli.chaos import chaos_command
 from cli.chat import chat_command
@@ -53,6 +55,7 @@ from stores.errors import (
     InvalidCursorError,
     InvalidIdentifierError,
     InvalidOffsetError,
+    PrincipalNotFoundError,
     StoreError,
     StoreUnavailableError,
 )
@@ -60,6 +63,7 @@ from stores.errors import (
 EXIT_CODES: tuple[tuple[type[Exception], ExitCode], ...] = (
     (StoreUnavailableError, ExitCode.UNREACHABLE),
     (ConversationNotFoundError, ExitCode.NOT_FOUND),
+    (PrincipalNotFoundError, ExitCode.NOT_FOUND),
     (InvalidIdentifierError, ExitCode.WRONG_USAGE),
     (InvalidCursorError, ExitCode.WRONG_USAGE),
     (InvalidOffsetError, ExitCode.WRONG_USAGE),
@@ -171,6 +175,8 @@ _add("new-agent", new_agent_command, "perdure new-agent concierge --like convers
 _add("tree", tree_command, "perdure tree trip-1")
 _add("diff", diff_command, "perdure diff scripted-20260101-120000-3fa9c1 mine --json")
 _add("chaos", chaos_command, "perdure chaos --points 20 --seed 7")
+_add("api", api_command, "perdure api --port 17280")
+app.add_typer(access_app)
 _add("codec-server", codec_server_command, "perdure codec-server --port 8234")
 _add("replay", replay_command, "perdure replay scripted-20260101-120000-3fa9c1")
 

@@ -50,12 +50,20 @@ class ConversationRows(Protocol):
         """The head, also of a deleted conversation."""
         ...
 
+    async def find_public_conversation(self, public_id: str) -> ConversationRecord | None:
+        """The head with that public id; that of a deleted conversation, or `None`."""
+        ...
+
     async def put_conversation(self, record: ConversationRecord) -> None:
         """Keep it."""
         ...
 
     async def find_turn(self, conversation_id: str, position: int) -> TurnRecord | None:
         """The turn's own row."""
+        ...
+
+    async def find_public_turn(self, conversation_id: str, public_id: str) -> TurnRecord | None:
+        """The same by its public id, in this conversation alone."""
         ...
 
     async def put_turns(self, turns: Sequence[TurnRecord]) -> None:
@@ -70,8 +78,9 @@ class ConversationRows(Protocol):
         before: int | None,
         limit: int,
         newest_first: bool,
+        only_visible: bool = False,
     ) -> list[TurnRecord]:
-        """Own rows of turns between two positions, both exclusive."""
+        """Own rows of turns between two positions, both exclusive; all, or the visible ones."""
         ...
 
     async def list_variants(

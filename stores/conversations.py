@@ -4,6 +4,7 @@ from abc import abstractmethod
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from stores.access import AccessStore
 from stores.conversation_records import (
     ArchivedFilter,
     ConversationRecord,
@@ -48,6 +49,11 @@ class ConversationStore(TurnStore):
     @abstractmethod
     def workspace_id(self) -> str:
         """The workspace that this object is bound to."""
+
+    @property
+    @abstractmethod
+    def access(self) -> AccessStore:
+        """Who may read conversations, of all workspaces."""
 
     @abstractmethod
     async def delete(self, conversation_id: str, *, now: datetime) -> RemovedConversation:

@@ -27,6 +27,7 @@ from stores.histories import (
     positions_in,
 )
 from stores.identifiers import DEFAULT_WORKSPACE, check_identifier
+from stores.keyword.scanning import ScanningKeywords
 from stores.memory_attempts import Gates, InMemoryAttempts
 from stores.memory_conversations import ConversationTables, InMemoryConversations
 from stores.memory_streaming import Chunks, InMemoryStreams
@@ -104,6 +105,11 @@ class InMemoryStepStore(SingleWrites):
     def conversations(self) -> InMemoryConversations:
         """See `StepStore.conversations`."""
         return InMemoryConversations(self._conversations, workspace_id=self._workspace_id)
+
+    @property
+    def keywords(self) -> ScanningKeywords:
+        """Keyword search over the conversations of all workspaces; see `KeywordReads`."""
+        return self._conversations.keywords
 
     @property
     def workspace_id(self) -> str:

@@ -98,6 +98,8 @@ class RunRecord:
     forked_from: str | None = None
     from_snapshot: int | None = None
     """Sequence of the snapshot of that run which this one began with."""
+    details_pruned_at: datetime | None = None
+    """When its events and effects were removed; what it said, and how it ended, stays."""
 
 
 @dataclass(frozen=True, kw_only=True)

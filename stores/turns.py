@@ -56,6 +56,12 @@ class TurnStore(ABC):
             work: reads and puts rows, and changes nothing else.
         """
 
+    async def read(
+        self, attempt: str, work: Callable[[ConversationRows], Awaitable[Result]]
+    ) -> Result:
+        """Do `work`, which writes nothing, on rows of one moment."""
+        return await self.transact(attempt, work)
+
     async def admit(
         self, conversation_id: str, message: SubmittedMessage, *, now: datetime
     ) -> Admission:

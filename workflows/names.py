@@ -53,6 +53,13 @@ CONVERSATION_SEARCH = "conversation_search"
 SEARCH_TOOLSET = "conversation-search"
 SEARCH_ACTIVITY = "search_conversation_history"
 
+SESSION_HISTORY = "session_history"
+"""Capability id."""
+
+SESSION_TOOLSET = "session-history"
+SESSION_SEARCH_ACTIVITY = "session_search"
+SESSION_READ_ACTIVITY = "session_read"
+
 AGENT_ATTRIBUTE = SearchAttributeKey.for_keyword("PerdureAgent")
 CONVERSATION_ATTRIBUTE = SearchAttributeKey.for_keyword("PerdureConversation")
 PARENT_ATTRIBUTE = SearchAttributeKey.for_keyword("PerdureParent")

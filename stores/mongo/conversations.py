@@ -18,6 +18,7 @@ from stores.conversation_records import (
 )
 from stores.conversation_rows import ConversationRows
 from stores.conversations import ConversationStore
+from stores.mongo.access import MongoAccess
 from stores.mongo.client import Database, MongoConnection
 from stores.mongo.conversation_documents import (
     conversation_document,
@@ -31,6 +32,8 @@ from stores.mongo.conversation_documents import (
 )
 from stores.mongo.documents import Document
 from stores.mongo.failures import store_errors
+from stores.mongo.keyword_settling import settle_soon
+from stores.mongo.keyword_upkeep import KeywordUpkeep
 from stores.mongo.removing import remove_conversation
 from stores.mongo.transactions import run_transaction
 
@@ -49,17 +52,41 @@ class MongoConversations(ConversationStore):
         """See `ConversationStore.workspace_id`."""
         return self._workspace_id
 
+    @property
+    def access(self) -> MongoAccess:
+        """See `ConversationStore.access`."""
+        return MongoAccess(self._connection)
+
     async def transact(
         self, attempt: str, work: Callable[[ConversationRows], Awaitable[Result]]
     ) -> Result:
         """See `TurnStore.transact`."""
         database = self._connection.database
+        has_pending = False
 
         async def run(session: AsyncClientSession) -> Result:
-            return await work(MongoConversationRows(database, session, self._workspace_id))
+            nonlocal has_pending
+            rows = MongoConversationRows(database, session, self._workspace_id)
+            result = await work(rows)
+            await rows.keywords.flush(rows)
+            has_pending = rows.keywords.has_pending
+            return result
 
         with store_errors(attempt, self._connection.where):
-            return await run_transaction(self._connection.client(), run)
+            result = await run_transaction(self._connection.client(), run)
+        if has_pending:
+            await settle_soon(self._connection, self._workspace_id)
+        return result
+
+    async def read(
+        self, attempt: str, work: Callable[[ConversationRows], Awaitable[Result]]
+    ) -> Result:
+        """See `TurnStore.read`. A snapshot: a transaction would wait for its commit, of nothing."""
+        connection = self._connection
+        with store_errors(attempt, connection.where):
+            async with connection.client().start_session(snapshot=True) as session:
+                rows = MongoConversationRows(connection.database, session, self._workspace_id)
+                return await work(rows)
 
     async def delete(self, conversation_id: str, *, now: datetime) -> RemovedConversation:
         """See `ConversationStore.delete`. First the head, then page by page what it had."""
@@ -76,6 +103,7 @@ class MongoConversationRows:
         self._database = database
         self._session = session
         self._workspace_id = workspace_id
+        self.keywords = KeywordUpkeep(database=database, session=session, workspace_id=workspace_id)
 
     @property
     def workspace_id(self) -> str:
@@ -95,10 +123,19 @@ class MongoConversationRows:
         """See `ConversationRows`."""
         key = conversation_key(self._workspace_id, conversation_id)
         found = await self._one("conversations", key)
+        head = None if found is None else record_of(ConversationRecord, found)
+        self.keywords.found_head(conversation_id, head)
+        return head
+
+    async def find_public_conversation(self, public_id: str) -> ConversationRecord | None:
+        """See `ConversationRows`."""
+        query = {"workspace_id": self._workspace_id, "public_id": public_id, "live": True}
+        found = await self._database["conversations"].find_one(query, session=self._session)
         return None if found is None else record_of(ConversationRecord, found)
 
     async def put_conversation(self, record: ConversationRecord) -> None:
         """See `ConversationRows`."""
+        self.keywords.put_head(record)
         await self._put("conversations", [conversation_document(record)])
 
     async def find_turn(self, conversation_id: str, position: int) -> TurnRecord | None:
@@ -106,8 +143,16 @@ class MongoConversationRows:
         found = await self._one("turns", turn_key(self._workspace_id, conversation_id, position))
         return None if found is None else record_of(TurnRecord, found)
 
+    async def find_public_turn(self, conversation_id: str, public_id: str) -> TurnRecord | None:
+        """See `ConversationRows`."""
+        query = self._of(conversation_id) | {"public_id": public_id}
+        found = await self._database["turns"].find_one(query, session=self._session)
+        return None if found is None else record_of(TurnRecord, found)
+
     async def put_turns(self, turns: Sequence[TurnRecord]) -> None:
         """See `ConversationRows`."""
+        for each in turns:
+            self.keywords.put_turn(each)
         await self._put("turns", [turn_document(each) for each in turns])
 
     async def list_turns(
@@ -118,9 +163,12 @@ class MongoConversationRows:
         before: int | None,
         limit: int,
         newest_first: bool,
+        only_visible: bool = False,
     ) -> list[TurnRecord]:
         """See `ConversationRows`."""
         query = self._of(conversation_id)
+        if only_visible:
+            query["is_visible"] = True
         bounds = {"$gt": after, "$lt": before}
         if given := {name: value for name, value in bounds.items() if value is not None}:
             query["position"] = given
@@ -137,6 +185,8 @@ class MongoConversationRows:
 
     async def put_variants(self, variants: Sequence[VariantRecord]) -> None:
         """See `ConversationRows`."""
+        for each in variants:
+            self.keywords.put_variant(each)
         await self._put("variants", [variant_document(each) for each in variants])
 
     async def list_unfinished(self, conversation_id: str) -> list[VariantRecord]:

@@ -6,6 +6,7 @@ from stores.errors import StoreConfigurationError
 from stores.mongo.client import MongoConnection
 from stores.mongo.failures import store_errors
 from stores.mongo.indexes import check_indexes, create_indexes
+from stores.mongo.keyword_reindexing import begin_keywords
 from stores.mongo.reindexing import begin_index
 from stores.mongo.server import INITIALISING, WORKING, check_server
 
@@ -15,7 +16,11 @@ async def initialise_database(connection: MongoConnection) -> list[str]:
     with store_errors("prepare the database", connection.where):
         await _check_server(connection, INITIALISING)
         done = await create_indexes(connection.database)
-        return [*done, *await begin_index(connection.database)]
+        return [
+            *done,
+            *await begin_index(connection.database),
+            *await begin_keywords(connection.database),
+        ]
 
 
 async def verify_database(connection: MongoConnection) -> None:

@@ -21,6 +21,8 @@ from stores.mongo.conversation_documents import (
     record_of,
 )
 from stores.mongo.documents import Document
+from stores.mongo.keyword_rows import ROWS, of_positions
+from stores.mongo.keyword_upkeep import bury_rows
 from stores.mongo.leftovers import View
 from stores.mongo.media_sweeping import MediaSweeper
 from stores.mongo.references import unreferred
@@ -62,6 +64,8 @@ async def remove_conversation(
         counts[name] = (await database[name].delete_many(gone)).deleted_count
     for name in OF_CONVERSATIONS:
         counts[name] = (await database[name].delete_many(mine)).deleted_count
+    rows = await database[ROWS].delete_many(of_positions(workspace_id, conversation_id))
+    counts[ROWS] = rows.deleted_count
     runs = database["runs"].find({**mine, "_id": {"$not": {"$in": kept_runs}}}, {"_id": 1})
     counts |= dict.fromkeys(("runs", *OF_RUNS, "positions", "messages", "media"), 0)
     for batch in _batches([each["_id"] for each in await runs.to_list()]):
@@ -82,6 +86,7 @@ async def _bury(
             raise ConversationNotFoundError(conversation_id, "this workspace never had it")
         head = buried(record_of(ConversationRecord, found), now)
         await heads.replace_one({"_id": key, **key}, conversation_document(head), session=session)
+        await bury_rows(connection.database, session, head)
 
     await run_transaction(connection.client(), bury)
 

@@ -1,7 +1,7 @@
 """The step store on MongoDB: what production runs on."""
 
 import copy
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from stores.commits import Commit, CommitResult
 from stores.identifiers import DEFAULT_WORKSPACE, check_identifier
@@ -13,9 +13,11 @@ from stores.mongo.chunks import MongoChunkStore
 from stores.mongo.client import Client, MongoConnection
 from stores.mongo.commit import MongoCommits
 from stores.mongo.conversations import MongoConversations
+from stores.mongo.detail_retention import PrunedDetails, prune_details
 from stores.mongo.existing import message_log
 from stores.mongo.failures import store_errors
 from stores.mongo.fitness import initialise_database, verify_database
+from stores.mongo.keyword_index import KeywordMemory, MongoKeywords
 from stores.mongo.media import MongoMediaStore
 from stores.mongo.reading import MongoReads
 from stores.mongo.recent import RecentCommits
@@ -52,6 +54,7 @@ class MongoStepStore(MongoReads):
         media_store: MediaChoice = "auto",
         media_threshold_bytes: int = DEFAULT_THRESHOLD_BYTES,
         search_analyzer: AnalyzerName = "standard",
+        keyword_memory: KeywordMemory | None = None,
     ) -> None:
         """Bind the store; nothing is connected before the first call.
 
@@ -64,6 +67,7 @@ class MongoStepStore(MongoReads):
             media_store: for large content; by default a `MongoMediaStore` in this database.
             media_threshold_bytes: content of this size and above goes there.
             search_analyzer: of the index; another one than it was made with needs `reindex`.
+            keyword_memory: what keyword search may keep in memory; 256 MiB by default.
 
         Raises:
             ValueError: not exactly one of `client` and `db_url`, no `database`, or a bound or a
@@ -72,6 +76,7 @@ class MongoStepStore(MongoReads):
         """
         self._recent = RecentCommits()
         self._search = SearchMemory(search_analyzer)
+        self._keywords = keyword_memory or KeywordMemory()
         self._bound = check_bound(max_snapshots_per_run)
         connection = MongoConnection(client=client, db_url=db_url, database=database)
         self._media = MessageMedia(
@@ -127,6 +132,11 @@ class MongoStepStore(MongoReads):
         """See `StepStore.conversations`."""
         return MongoConversations(self._connection, workspace_id=self._workspace_id)
 
+    @property
+    def keywords(self) -> MongoKeywords:
+        """See `StepStore.keywords`."""
+        return MongoKeywords(self._connection, self._keywords)
+
     def for_workspace(self, workspace_id: str) -> "MongoStepStore":
         """See `StepStore.for_workspace`."""
         store = copy.copy(self)
@@ -149,6 +159,18 @@ class MongoStepStore(MongoReads):
         """See `StepStore.aclose`. Store objects of other workspaces are closed with this one."""
         await self._media.aclose()
         await self._connection.close()
+
+    async def prune_details(
+        self, *, age: timedelta, now: datetime, is_dry: bool = True, all_workspaces: bool = False
+    ) -> PrunedDetails:
+        """Remove events and effects of runs that ended so long ago; see `prune_details`."""
+        return await prune_details(
+            self._connection,
+            workspace_id=None if all_workspaces else self._workspace_id,
+            ended_before=now - age,
+            now=now,
+            is_dry=is_dry,
+        )
 
     async def sweep_payloads(
         self, *, grace: timedelta, namespace: str, is_needed: IsNeeded, is_dry: bool

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("activities", "agents", "cli", "stores", "telemetry", "workflows")
+PACKAGES = ("activities", "agents", "api", "cli", "stores", "telemetry", "workflows")
 ENTRY_POINTS = (
     "client.py",
     "converter.py",

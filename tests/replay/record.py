@@ -339,6 +339,17 @@ async def searching(bench: Bench) -> WorkflowHandle[Any, Any]:
     return handle
 
 
+async def reading(bench: Bench) -> WorkflowHandle[Any, Any]:
+    """Conversations searched and read, one call beside another; its principal may read nothing."""
+    search: Call = ("session_search", {"query": "vault"})
+    read: Call = ("session_read", {"session_id": "01900000-0000-7000-8000-000000000070"})
+    handle = await bench.start(
+        "reading", agent="clerk", prompt=script([[search], [read, search]]), principal="ann"
+    )
+    await handle.result()
+    return handle
+
+
 async def streamed(bench: Bench) -> WorkflowHandle[Any, Any]:
     handle = await bench.start("streamed", prompt=echo_steps(1), stream=True)
     await handle.result()
@@ -455,6 +466,7 @@ RUNS: dict[str, Scenario] = {
             approved,
             large,
             searching,
+            reading,
             turn,
             moved,
         ),
