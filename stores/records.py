@@ -98,6 +98,9 @@ class RunRecord:
     forked_from: str | None = None
     from_snapshot: int | None = None
     """Sequence of the snapshot of that run which this one began with."""
+    public_id: str | None = field(default=None, compare=False)
+    """A UUIDv7 that the store makes when it first keeps the run, and never changes; `None` for runs
+    that were kept before there were any. Read only; registering ignores it."""
 
 
 @dataclass(frozen=True, kw_only=True)
