@@ -322,6 +322,29 @@ async def known_variant(rows: ConversationRows, turn: TurnRecord, number: int) -
     raise TurnNotFoundError(turn.conversation_id, problem)
 
 
+async def spoken_turn(
+    rows: ConversationRows, head: ConversationRecord, position: int
+) -> TurnRecord:
+    """The turn at a position whose answers can still be chosen from.
+
+    Raises:
+        TurnNotFoundError: there is none. TurnStateError: it was deleted, or nobody said it.
+    """
+    turn = await known_turn(rows, head, position)
+    (joined,) = await with_variants(rows, head.conversation_id, [turn])
+    if joined.record.is_tombstone:
+        raise TurnStateError(head.conversation_id, f"turn {position} was deleted")
+    if turn.kind != "message":
+        problem = f"turn {position} is the summary of a {turn.kind}, which nobody asked for"
+        raise TurnStateError(head.conversation_id, problem)
+    return turn
+
+
+def buried_turn(turn: TurnRecord) -> TurnRecord:
+    """What stays of a deleted turn: its place and its ids, and no word of it."""
+    return replace(turn, prompt="", steers=(), is_tombstone=True)
+
+
 def refuse_unfinished(turn: TurnRecord, variants: Sequence[VariantRecord]) -> None:
     """Refuse a turn that is being answered."""
     if any(each.status in UNFINISHED for each in variants):

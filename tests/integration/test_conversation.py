@@ -19,6 +19,7 @@ from temporalio.workflow import ActivityConfig
 from stores.conversation_records import Turn
 from stores.conversation_rows import ConversationRows
 from stores.errors import ConversationNotFoundError
+from stores.faulty import Fault, FaultPlan, with_faults
 from stores.memory import InMemoryStepStore
 from stores.rebuilding import rebuild_conversation
 from tests.helpers.chatting import EchoModel, prompts
@@ -288,6 +289,46 @@ async def test_a_message_in_mid_turn_follows_the_policy(talk: DurableTalking) ->
         await interrupting.say("fail")
     turns = await eventually(lambda: talk.finished(interrupting))
     assert [each.record.status for each in turns] == ["cancelled", "completed", "failed"]
+
+
+@pytest.mark.parametrize("is_reported", [False, True])
+async def test_what_is_said_while_the_end_of_a_run_is_committed_is_answered_all_the_same(
+    temporal: Client,
+    memory: InMemoryStepStore,
+    task_queue: str,
+    tmp_path: Path,
+    *,
+    is_reported: bool,
+) -> None:
+    """By the run, whose last task is repeated, or, when that is reported, by a turn of its own."""
+    waits = Fault(name="ending", action="wait", holds="run_completed", until=tmp_path / "go")
+    fails = Fault(name="away", action="fail", holds="run_completed")
+    plan = FaultPlan(directory=tmp_path, faults=(fails, waits) if is_reported else (waits,))
+    echo = EchoModel()
+    talk = DurableTalking(temporal, memory, task_queue, echo)
+    async with running_worker(temporal, with_faults(memory, plan), [echo.agent()], task_queue):
+        conversation = talk.begin()
+        first = asyncio.create_task(conversation.say("one"))
+        await eventually(lambda: plan.has_fired("ending"))
+        ticket = await conversation.steer("and this", message_id="s")
+        assert (ticket.is_steer, ticket.answer.position) == (True, 0)
+        (tmp_path / "go").touch()
+        reply = await first
+        expected: list[tuple[str, tuple[str, ...]]] = [("one", ()), ("and this", ())]
+        if not is_reported:
+            expected = [("one", ("and this",))]
+
+        async def are_answered() -> bool:
+            turns = await talk.finished(conversation)
+            return [(each.record.prompt, each.record.steers) for each in turns] == expected
+
+        await eventually(are_answered)
+        assert reply.output == ("reply 1" if is_reported else "reply 2")
+        assert [prompts(each) for each in echo.seen] == [["one"], ["one", "and this"]]
+        (turn, *_) = await talk.turns(conversation)
+        assert turn.active is not None
+        for run_id in (conversation.workflow_id, turn.active.run_id):
+            await replay(temporal.get_workflow_handle(run_id), [echo.agent()])
 
 
 async def test_a_full_queue_and_a_closed_conversation_refuse(talk: DurableTalking) -> None:
