@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from benchmarks.bench import Bench, open_bench
+from benchmarks.chats import measure_chats
 from benchmarks.commits import measure_commits
 from benchmarks.documents import measure_documents
 from benchmarks.effects import measure_effects
@@ -43,6 +44,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Awaitable[Sequence[Figure]]]] = {
     "effects": measure_effects,
     "sizes": measure_sizes,
     "turns": measure_turns,
+    "chats": measure_chats,
 }
 
 
