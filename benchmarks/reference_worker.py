@@ -23,7 +23,9 @@ from benchmarks.scripted import PERSISTED, PLAIN, Plan, make_agent
 from benchmarks.workflow import WORKFLOWS
 
 
-def _persistent(mongodb_uri: str, database: str, **options: Any) -> list[AbstractCapability[Any]]:
+def _persistent(
+    mongodb_uri: str, database: str, topic: str | None = None
+) -> list[AbstractCapability[Any]]:
     # By name: type checkers run in an environment that has no harness.
     harness: Any = importlib.import_module("pydantic_ai_harness.step_persistence")
     store = harness.MongoStepStore(db_url=mongodb_uri, database=database)
