@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,10 @@ from uuid import uuid4
 
 import pytest
 import pytest_asyncio
+from pydantic_ai import Agent
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.usage import RequestUsage, UsageLimits
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.common import RetryPolicy
 from temporalio.service import RPCError
@@ -30,6 +35,7 @@ from tests.helpers.speaking import words as words_of
 from tests.helpers.workers import replay, running_worker
 from workflows.conversation_models import ConversationStatus
 from workflows.conversation_refusals import ConversationRefusedError, TurnFailedError
+from workflows.durable import durable
 from workflows.durable_conversation import DurableConversation
 
 pytestmark = pytest.mark.integration
@@ -413,6 +419,35 @@ async def test_a_conversation_that_is_cancelled_or_terminated_never_terminates_i
     await conversation.say("three")  # takes up what the terminated workflow left
     turns = await eventually(lambda: talk.finished(conversation))
     assert [each.record.status for each in turns] == ["cancelled", "cancelled", "completed"]
+
+
+@pytest.mark.spec("CV-17", "CV-21")
+async def test_each_turn_has_the_limits_of_its_conversation_and_one_line_in_the_log(
+    temporal: Client,
+    memory: InMemoryStepStore,
+    task_queue: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def answer(_: list[ModelMessage], __: AgentInfo) -> ModelResponse:
+        usage = RequestUsage(input_tokens=1, output_tokens=1, cost=Decimal("0.02"))
+        return ModelResponse([TextPart("that was dear")], usage=usage)
+
+    dear = Agent(FunctionModel(answer), name="dear", capabilities=durable())
+    talk = DurableTalking(temporal, memory, task_queue, EchoModel())
+    caplog.set_level("INFO", logger="activities.conversations")
+    async with running_worker(temporal, memory, [dear], task_queue):
+        limits = UsageLimits(request_limit=2, cost_limit=Decimal("0.01"))
+        bounded = talk.begin(agent="dear", usage_limits=limits)
+        with pytest.raises(TurnFailedError, match="cost_limit"):
+            await bounded.say("what of it?")
+        free = talk.begin(agent="dear")
+        assert (await free.say("what of it?")).output == "that was dear"
+        assert (await free.say("and now?")).usage.cost == Decimal("0.02"), "of each turn"
+    assert [each.getMessage() for each in caplog.records] == [
+        f"turn 0 of conversation {bounded.conversation_id!r}: 11 characters, 0 messages",
+        f"turn 0 of conversation {free.conversation_id!r}: 11 characters, 0 messages",
+        f"turn 1 of conversation {free.conversation_id!r}: 8 characters, 2 messages",
+    ]
 
 
 async def test_a_say_that_its_caller_cancels_is_not_repeated(
