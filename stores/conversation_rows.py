@@ -315,11 +315,22 @@ async def variants_of(rows: ConversationRows, turn: TurnRecord) -> tuple[Variant
 
 async def known_variant(rows: ConversationRows, turn: TurnRecord, number: int) -> VariantRecord:
     """A variant of a turn."""
-    for variant in await variants_of(rows, turn):
+    (found,) = await with_variants(rows, turn.conversation_id, [turn])
+    return variant_of(found, number)
+
+
+def variant_of(turn: Turn, number: int) -> VariantRecord:
+    """A variant of a turn that was read with them.
+
+    Raises:
+        TurnNotFoundError: it has none of that number.
+    """
+    for variant in turn.variants:
         if variant.number == number:
             return variant
-    problem = f"turn {turn.position} has no variant {number}; it has {turn.variant_count}"
-    raise TurnNotFoundError(turn.conversation_id, problem)
+    record = turn.record
+    problem = f"turn {record.position} has no variant {number}; it has {record.variant_count}"
+    raise TurnNotFoundError(record.conversation_id, problem)
 
 
 async def spoken_turn(

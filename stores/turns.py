@@ -36,6 +36,7 @@ from stores.conversation_rows import (
     refuse_unfinished,
     spoken_turn,
     storable,
+    variant_of,
     variants_of,
     with_variants,
 )
@@ -167,12 +168,12 @@ class TurnStore(ABC):
         async def work(rows: ConversationRows) -> Turn:
             head = await get_head(rows, conversation_id)
             turn = await known_turn(rows, head, position)
-            variant = await known_variant(rows, turn, number)
+            (joined,) = await with_variants(rows, conversation_id, [turn])
+            variant = variant_of(joined, number)
             if variant.status == "pending":
                 variant = replace(variant, status="running", path_revision=head.path_revision)
                 await rows.put_variants([variant])
                 await rows.put_conversation(moved(head, now))
-            (joined,) = await with_variants(rows, conversation_id, [turn])
             return Turn(record=joined.record, variants=(variant,))
 
         return await self.transact(f"begin turn {position} of {conversation_id!r}", work)

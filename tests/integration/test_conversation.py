@@ -108,6 +108,14 @@ class DurableTalking:
 
         await self.store.conversations.transact("spoil", work)
 
+    async def is_open(self, conversation: DurableConversation) -> bool:
+        """Whether its workflow runs."""
+        try:
+            status = await self.state_of(conversation.workflow_id)
+        except RPCError:
+            return False
+        return status is WorkflowExecutionStatus.RUNNING
+
     async def state_of(self, run_id: str) -> WorkflowExecutionStatus | None:
         return (await self.client.get_workflow_handle(run_id).describe()).status
 
@@ -450,20 +458,29 @@ async def test_each_turn_has_the_limits_of_its_conversation_and_one_line_in_the_
     ]
 
 
+async def test_a_say_that_a_closing_workflow_aborts_is_repeated(
+    temporal: Client, memory: InMemoryStepStore, task_queue: str
+) -> None:
+    talk = DurableTalking(temporal, memory, task_queue, EchoModel())
+    conversation = talk.begin()
+    saying = asyncio.create_task(conversation.say("one", message_id="m"))
+    await eventually(lambda: talk.is_open(conversation))
+    closing = temporal.get_workflow_handle(conversation.workflow_id)
+    first = (await closing.describe()).run_id
+    await closing.terminate()
+    async with running_worker(temporal, memory, [talk.echo.agent()], task_queue):
+        assert (await saying).output == "reply 1"
+    assert (await closing.describe()).run_id != first
+    assert [each.record.prompt for each in await talk.turns(conversation)] == ["one"]
+
+
 async def test_a_say_that_its_caller_cancels_is_not_repeated(
     temporal: Client, memory: InMemoryStepStore, task_queue: str
 ) -> None:
-    conversation = DurableTalking(temporal, memory, task_queue, EchoModel()).begin()
+    talk = DurableTalking(temporal, memory, task_queue, EchoModel())
+    conversation = talk.begin()
     saying = asyncio.create_task(conversation.say("nobody works here"))
-    handle = temporal.get_workflow_handle(conversation.workflow_id)
-
-    async def is_open() -> bool:
-        try:
-            return (await handle.describe()).status is WorkflowExecutionStatus.RUNNING
-        except RPCError:
-            return False
-
-    await eventually(is_open)
+    await eventually(lambda: talk.is_open(conversation))
     saying.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(saying, 5)
