@@ -232,7 +232,9 @@ class Settings(BaseSettings):
         default=None, description="pydantic-ai model of the bundled assistant, such as openai:gpt-5"
     )
     cost_limit: Decimal | None = Field(
-        default=None, gt=0, description="US dollars of one turn of the plain agent `conversation`"
+        default=None,
+        gt=0,
+        description="US dollars of a turn that agent `conversation` or `perdure chat` begins",
     )
 
     @model_validator(mode="after")

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from benchmarks.bench import Bench, open_bench
+from benchmarks.chats import measure_chats
 from benchmarks.commits import measure_commits
 from benchmarks.documents import measure_documents
 from benchmarks.effects import measure_effects
@@ -63,6 +64,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Awaitable[Sequence[Figure]]]] = {
     "growth": measure_growth,
     "failover": measure_failover,
     "history": measure_history,
+    "chats": measure_chats,
 }
 
 BY_NAME_ALONE = ("load", "soak", "growth", "failover")

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -48,6 +49,7 @@ async def _chat(
     workspace: str,
 ) -> None:
     from cli.submit import fresh_run_id  # noqa: PLC0415
+    from workflows.conversation_models import TURN_LIMITS  # noqa: PLC0415
     from workflows.conversation_refusals import ConversationRefusedError  # noqa: PLC0415
     from workflows.durable_conversation import DurableConversation  # noqa: PLC0415
     from workflows.fairness import priority_of  # noqa: PLC0415
@@ -66,6 +68,7 @@ async def _chat(
             priority=priority_of(
                 workspace, priority=settings.priority, weights=settings.fairness_weights
             ),
+            usage_limits=replace(TURN_LIMITS, cost_limit=settings.cost_limit),
         )
         display = TurnDisplay(conversation, store, by=principal)
         note(f"Conversation {conversation.conversation_id}. End with Ctrl-D.")

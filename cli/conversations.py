@@ -91,6 +91,10 @@ def rebuild_command(
 def delete_conversation_command(
     *,
     conversation: ConversationId,
+    turn: Annotated[
+        int | None,
+        typer.Option(min=0, help="Only this turn, counted from 0.", show_default=False),
+    ] = None,
     delete: Annotated[
         bool, typer.Option("--delete/--dry-run", help="Delete it; without it, only say what it is.")
     ] = False,
@@ -99,19 +103,25 @@ def delete_conversation_command(
 ) -> None:
     """Delete a conversation with its runs and the messages that nothing else refers to.
 
-    A turn in progress is cancelled first. Turns that forks have inherited stay for them.
+    A turn in progress is cancelled first. Turns that forks have inherited stay for them. With
+    --turn only what was said in that turn goes: its place stays, in forks, too, and the histories
+    of later runs say that it was deleted.
     """
     settings = current_settings()
     head = asyncio.run(_known(settings, workspace, conversation))
+    what = conversation if turn is None else f"turn {turn} of {conversation}"
     if not delete:
-        print_text(f"would delete {conversation}: {head.turn_count} turns with agent {head.agent}")
+        print_text(f"would delete {what}: {head.turn_count} turns with agent {head.agent}")
         note("Nothing was touched: the same command with --delete removes it.")
         return
-    removed = asyncio.run(_delete(settings, workspace, conversation))
+    if turn is None:
+        removed = asyncio.run(_delete(settings, workspace, conversation))
+    else:
+        removed = asyncio.run(_delete_turn(settings, workspace, conversation, turn))
     if as_json:
         print_json(asdict(removed))
         return
-    print_text(f"deleted {conversation}")
+    print_text(f"deleted {what}")
     for name, count in removed.counts.items():
         print_text(f"  {name}: {count}")
 
@@ -132,6 +142,14 @@ async def _delete(settings: "Settings", workspace: str, conversation: str) -> "R
     now = datetime.now(UTC)  # noqa: TID251 - the command line has no other clock
     async with opened_store(settings, workspace) as store:
         return await store.conversations.delete(conversation, now=now)
+
+
+async def _delete_turn(
+    settings: "Settings", workspace: str, conversation: str, turn: int
+) -> "RemovedConversation":
+    now = datetime.now(UTC)  # noqa: TID251 - the command line has no other clock
+    async with opened_store(settings, workspace) as store:
+        return await store.conversations.delete_turn(conversation, turn, now=now)
 
 
 async def _end(settings: "Settings", workspace: str, conversation: str) -> None:

@@ -119,6 +119,13 @@ class InMemoryConversations(ConversationStore):
         tables.conversations[key] = buried(head, now)
         return RemovedConversation(conversation_id=conversation_id, counts=counts)
 
+    async def delete_turn(
+        self, conversation_id: str, position: int, *, now: datetime
+    ) -> RemovedConversation:
+        """See `ConversationStore.delete_turn`; runs are not kept here and stay where they are."""
+        await self.bury_turn(conversation_id, position, now=now)
+        return RemovedConversation(conversation_id=conversation_id, counts={})
+
 
 class _Rows:
     """`ConversationRows` over a copy of the tables."""

@@ -1,12 +1,14 @@
 """Conversations on MongoDB: each operation is one transaction."""
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from datetime import datetime
 from typing import TypeVar
 
 from pymongo import ReplaceOne
 from pymongo.asynchronous.client_session import AsyncClientSession
+from pymongo.asynchronous.cursor import AsyncCursor
 
 from stores.conversation_records import (
     ArchivedFilter,
@@ -34,10 +36,14 @@ from stores.mongo.documents import Document
 from stores.mongo.failures import store_errors
 from stores.mongo.keyword_settling import settle_soon
 from stores.mongo.keyword_upkeep import KeywordUpkeep
+from stores.mongo.redacting import TurnEraser
 from stores.mongo.removing import remove_conversation
 from stores.mongo.transactions import run_transaction
 
 Result = TypeVar("Result")
+
+_PAGE = 100
+"""Conversations whose text is looked through together."""
 
 
 class MongoConversations(ConversationStore):
@@ -95,11 +101,24 @@ class MongoConversations(ConversationStore):
                 self._connection, self._workspace_id, conversation_id, now=now
             )
 
+    async def delete_turn(
+        self, conversation_id: str, position: int, *, now: datetime
+    ) -> RemovedConversation:
+        """See `ConversationStore.delete_turn`. First its rows, then what its runs hold."""
+        buried = await self.bury_turn(conversation_id, position, now=now)
+        with store_errors(f"delete turn {position} of {conversation_id!r}", self._connection.where):
+            eraser = TurnEraser(
+                self._connection, workspace_id=self._workspace_id, conversation_id=conversation_id
+            )
+            return await eraser.erase([each.run_id for each in buried])
+
 
 class MongoConversationRows:
-    """`ConversationRows` in an open transaction."""
+    """`ConversationRows` in an open transaction; without a session, for reads outside of one."""
 
-    def __init__(self, database: Database, session: AsyncClientSession, workspace_id: str) -> None:
+    def __init__(
+        self, database: Database, session: AsyncClientSession | None, workspace_id: str
+    ) -> None:
         self._database = database
         self._session = session
         self._workspace_id = workspace_id
@@ -208,32 +227,55 @@ class MongoConversationRows:
     async def list_conversations(
         self, query: str, *, archived: ArchivedFilter, limit: int, offset: int
     ) -> list[ConversationRecord]:
-        """See `ConversationRows`. With a query it looks through the text of the workspace."""
+        """See `ConversationRows`. With a query it reads page by page, and of a page all text."""
         wanted: Document = {"workspace_id": self._workspace_id, "live": True}
         if archived != "include":
             wanted["is_archived"] = archived == "only"
-        if query:
-            holds = {"$regex": re.escape(query)}
-            ids = await self._conversations_with(holds)
-            wanted["$or"] = [{"folded": holds}, {"conversation_id": {"$in": sorted(ids)}}]
-        found = self._database["conversations"].find(
+        heads = self._database["conversations"].find(
             wanted,
             session=self._session,
             sort=[("updated_at", -1), ("public_id", -1)],
-            skip=offset,
-            limit=limit,
+            skip=0 if query else offset,
+            limit=0 if query else limit,
+            batch_size=_PAGE,
         )
-        return [record_of(ConversationRecord, each) for each in await found.to_list()]
+        if not query:
+            return [record_of(ConversationRecord, each) for each in await heads.to_list()]
+        found: list[ConversationRecord] = []
+        async with aclosing(self._holding(heads, query)) as holding:
+            async for each in holding:
+                found.append(each)
+                if len(found) == offset + limit:
+                    break
+        return found[offset:]
 
-    async def _conversations_with(self, holds: Document) -> set[str]:
-        """Conversations with visible turns or selected answers that hold the text."""
-        wanted: Document = {"workspace_id": self._workspace_id, "live": True, "folded": holds}
+    async def _holding(
+        self, heads: AsyncCursor[Document], query: str
+    ) -> AsyncGenerator[ConversationRecord]:
+        """Those of the heads whose names, or whose conversations, hold the text."""
+        async with heads:
+            while page := await heads.to_list(_PAGE):
+                unnamed = [each["conversation_id"] for each in page if query not in each["folded"]]
+                said = await self._conversations_with(query, unnamed)
+                for each in page:
+                    if query in each["folded"] or each["conversation_id"] in said:
+                        yield record_of(ConversationRecord, each)
+
+    async def _conversations_with(self, query: str, conversation_ids: Sequence[str]) -> set[str]:
+        """Of these conversations those with visible turns or selected answers that hold it."""
+        wanted: Document = {
+            "workspace_id": self._workspace_id,
+            "conversation_id": {"$in": list(conversation_ids)},
+            "live": True,
+            "folded": {"$regex": re.escape(query)},
+        }
         turns = self._database["turns"]
-        said = turns.find(
-            {**wanted, "is_visible": True}, {"conversation_id": 1}, session=self._session
-        )
+        visible = {**wanted, "is_visible": True}
+        said = turns.find(visible, {"conversation_id": 1}, session=self._session)
         ids = {each["conversation_id"] for each in await said.to_list()}
-        answers = self._database["variants"].find(wanted, {"folded": 0}, session=self._session)
+        answers = self._database["variants"].find(
+            wanted, {"conversation_id": 1, "number": 1}, session=self._session
+        )
         async for each in answers:
             if each["conversation_id"] not in ids:
                 key = {name: value for name, value in each["_id"].items() if name != "number"}

@@ -112,6 +112,12 @@ def _of_keyed(collection: str) -> tuple[Index, ...]:
     )
 
 
+def _of_marked(collection: str, *fields: str) -> Index:
+    """Rows that no longer count, which only a removal looks for; there are few."""
+    name, only = f"{collection}_dead_v1", {"live": False}
+    return Index(name=name, collection=collection, fields=fields, only=only)
+
+
 def _of_conversations() -> Iterator[Index]:
     """Heads by activity, turns by position, the queue of answers by order."""
     conversation = ("workspace_id", "conversation_id")
@@ -193,6 +199,11 @@ INDEXES: tuple[Index, ...] = (
         only={"branches.execution_id": {"$exists": True}},  # marked runs have gone on, too
     ),
     Index(name="runs_commit_v1", collection="runs", fields=("branch", "number")),
+    _of_marked("runs", "workspace_id", "conversation_id"),
+    *(
+        _of_marked(each, "run_id", "workspace_id")
+        for each in ("events", "snapshots", "positions", "tool_effects")
+    ),
     *_of_keyed("events"),
     *_of_keyed("snapshots"),
     Index(

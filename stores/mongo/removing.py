@@ -35,11 +35,18 @@ _BATCH = 500
 _ALWAYS = 2**62
 """A cutoff that keeps nothing; the sweeper has its own bound for media that are young."""
 
-OF_RUNS = ("events", "snapshots", "tool_effects", "tool_attempts", STREAMS)
+MARKED = ("events", "snapshots", "tool_effects")
+"""Collections with rows of one run that may be live or not: an index serves either, none both."""
+
+OF_RUNS = (*MARKED, "tool_attempts", STREAMS)
 """Collections whose rows belong to one run, by `run_id` and `workspace_id`."""
 
-OF_CONVERSATIONS = ("conversation_messages", LOG)
-"""Collections whose rows belong to one conversation, by its id and `workspace_id`."""
+OF_CONVERSATIONS: dict[str, Document] = {
+    "conversation_messages": {},
+    LOG: {"sequence": {"$gt": 0}},
+}
+"""Collections whose rows belong to one conversation, by its id and `workspace_id`, and what names
+their index."""
 
 
 async def remove_conversation(
@@ -59,17 +66,20 @@ async def remove_conversation(
     kept = await _inherited_positions(database, workspace_id, conversation_id)
     kept_runs = await _runs_at(database, mine, kept)
     counts: dict[str, int] = {}
-    gone = {**mine, "position": {"$not": {"$in": kept}}}
+    gone = {**mine, "live": True, "position": {"$not": {"$in": kept}}}
     for name in ("variants", "turns"):
         counts[name] = (await database[name].delete_many(gone)).deleted_count
-    for name in OF_CONVERSATIONS:
-        counts[name] = (await database[name].delete_many(mine)).deleted_count
+    for name, also in OF_CONVERSATIONS.items():
+        counts[name] = (await database[name].delete_many({**mine, **also})).deleted_count
     rows = await database[ROWS].delete_many(of_positions(workspace_id, conversation_id))
     counts[ROWS] = rows.deleted_count
-    runs = database["runs"].find({**mine, "_id": {"$not": {"$in": kept_runs}}}, {"_id": 1})
     counts |= dict.fromkeys(("runs", *OF_RUNS, "positions", "messages", "media"), 0)
-    for batch in _batches([each["_id"] for each in await runs.to_list()]):
-        for name, count in (await _remove_runs(connection, workspace_id, batch)).items():
+    runs: list[str] = []
+    for is_live in (True, False):
+        query = {**mine, "live": is_live, "_id": {"$not": {"$in": kept_runs}}}
+        runs += [each["_id"] async for each in database["runs"].find(query, {"_id": 1})]
+    for batch in _batches(runs):
+        for name, count in (await remove_runs(connection, workspace_id, batch)).items():
             counts[name] += count
     return RemovedConversation(conversation_id=conversation_id, counts=counts)
 
@@ -99,38 +109,50 @@ async def _inherited_positions(
 
 
 async def _runs_at(database: Database, mine: Document, positions: Sequence[int]) -> list[str]:
-    query = {**mine, "position": {"$in": list(positions)}}
+    query = {**mine, "live": True, "position": {"$in": list(positions)}}
     return list(await database["variants"].distinct("run_id", query))
 
 
-async def _remove_runs(
+async def remove_runs(
     connection: MongoConnection, workspace_id: str, runs: Sequence[str]
 ) -> dict[str, int]:
-    """Rows of the runs first, the runs last: what was removed in part is found again."""
+    """Remove rows of the runs first, the runs last: what was removed in part is found again."""
     database = connection.database
     of_runs: Document = {"run_id": {"$in": list(runs)}, "workspace_id": workspace_id}
-    positions = database["positions"]
-    said = positions.aggregate(
-        [
-            {"$match": {**of_runs, "message": {"$exists": True}}},
-            {"$group": {"_id": "$message"}},
-        ]
-    )
-    digests = [each["_id"] for each in await (await said).to_list()]
-    counts = {name: (await database[name].delete_many(of_runs)).deleted_count for name in OF_RUNS}
-    counts["positions"] = (await positions.delete_many(of_runs)).deleted_count
+    digests = {each["message"] for each in await positions_of(database, of_runs)}
+    counts = {name: await _remove_rows(database, name, of_runs) for name in OF_RUNS}
+    counts["positions"] = await _remove_rows(database, "positions", of_runs)
     counts |= {"messages": 0, "media": 0}
-    for batch in _batches(digests):
-        media = await _media_of(database, batch)
-        counts["messages"] += await _remove_messages(connection, batch)
-        counts["media"] += await _remove_media(connection, workspace_id, media)
+    for batch in _batches(sorted(digests)):
+        media = await media_of(database, batch)
+        counts["messages"] += await remove_messages(connection, batch)
+        counts["media"] += await remove_media(connection, workspace_id, media)
     gone = {"_id": {"$in": list(runs)}, "workspace_id": workspace_id}
     counts["runs"] = (await database["runs"].delete_many(gone)).deleted_count
     return counts
 
 
-async def _remove_messages(connection: MongoConnection, digests: Sequence[str]) -> int:
-    """Those that nothing refers to, looked at again in the transaction that removes them."""
+async def positions_of(database: Database, of_runs: Document) -> list[Document]:
+    """Run, position and message of all positions of runs, marked ones, too."""
+    return [
+        each
+        for is_live in (True, False)
+        async for each in database["positions"].find(
+            {**of_runs, "live": is_live}, {"run_id": 1, "position": 1, "message": 1}
+        )
+        if "message" in each
+    ]
+
+
+async def _remove_rows(database: Database, collection: str, of_runs: Document) -> int:
+    queries = [of_runs]
+    if collection in {*MARKED, "positions"}:
+        queries = [{**of_runs, "live": is_live} for is_live in (True, False)]
+    return sum([(await database[collection].delete_many(each)).deleted_count for each in queries])
+
+
+async def remove_messages(connection: MongoConnection, digests: Sequence[str]) -> int:
+    """Remove those that nothing refers to, looked at again in the transaction that removes them."""
     database = connection.database
 
     async def remove(session: AsyncClientSession) -> int:
@@ -142,15 +164,14 @@ async def _remove_messages(connection: MongoConnection, digests: Sequence[str]) 
     return await run_transaction(connection.client(), remove)
 
 
-async def _media_of(database: Database, digests: Sequence[str]) -> list[str]:
+async def media_of(database: Database, digests: Sequence[str]) -> list[str]:
+    """The media that these messages name."""
     found = await database["messages"].distinct("media", {"_id": {"$in": list(digests)}})
     return sorted(str(each) for each in found if each)
 
 
-async def _remove_media(
-    connection: MongoConnection, workspace_id: str, media: Sequence[str]
-) -> int:
-    """Those that no message names any more, and that nobody has put for an hour."""
+async def remove_media(connection: MongoConnection, workspace_id: str, media: Sequence[str]) -> int:
+    """Remove those that no message names any more, and that nobody has put for an hour."""
     count = 0
     sweeper = MediaSweeper(connection, workspace_id=workspace_id, step=nullcontext)
     view = View(database=connection.database, cutoff=_ALWAYS, is_dry=False)
