@@ -4,8 +4,8 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from temporalio import workflow
 
-OF_WORKFLOW = "perdure.in_workflow"
-"""Attribute of spans that workflow code began."""
+OF_WORKFLOW = "perdure.execution_id"
+"""Attribute of spans that workflow code began: its execution."""
 
 
 class EvictionFilter(SpanProcessor):
@@ -23,13 +23,17 @@ class EvictionFilter(SpanProcessor):
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """See `SpanProcessor.on_start`."""
         if workflow.in_workflow():
-            span.set_attribute(OF_WORKFLOW, value=True)
+            span.set_attribute(OF_WORKFLOW, workflow.info().run_id)
         self._processor.on_start(span, parent_context)
 
     def on_end(self, span: ReadableSpan) -> None:
         """See `SpanProcessor.on_end`."""
-        if (span.attributes or {}).get(OF_WORKFLOW) and not workflow.in_workflow():
-            return
+        execution_id = (span.attributes or {}).get(OF_WORKFLOW)
+        if execution_id is not None:
+            # Garbage is collected wherever memory runs out: in another workflow's code, too.
+            here = workflow.info().run_id if workflow.in_workflow() else None
+            if here != execution_id:
+                return
         self._processor.on_end(span)
 
     def shutdown(self) -> None:
