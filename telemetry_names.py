@@ -227,7 +227,34 @@ STORE_READ_FAILURES = Metric(
     help="times that the gauges about the store could not be read; they keep their last values",
 )
 
+_OF_WORKFLOWS = ("namespace", "task_queue", "workflow_type")
+
+TOOL_EFFECTS_PARKED = Metric(
+    name="perdure_tool_effects_parked",
+    kind="counter",
+    unit="",
+    help="calls of unknown outcome that began to wait for a decision",
+    labels=_OF_WORKFLOWS,
+)
+APPROVALS_ASKED = Metric(
+    name="perdure_approvals_asked",
+    kind="counter",
+    unit="",
+    help="calls that began to wait for an approval",
+    labels=_OF_WORKFLOWS,
+)
+STALE_ATTEMPTS = Metric(
+    name="perdure_stale_attempts",
+    kind="counter",
+    unit="",
+    help="ends of a tool's attempts that came after another attempt had begun",
+    labels=("activity_type", "namespace", "task_queue"),
+)
+
 PERDURE: tuple[Metric, ...] = (
+    TOOL_EFFECTS_PARKED,
+    APPROVALS_ASKED,
+    STALE_ATTEMPTS,
     BOUNDARY_DURATION,
     COMMIT_OPERATIONS,
     COMMIT_SUPPRESSED,
