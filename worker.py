@@ -64,7 +64,7 @@ _VISIBILITY_DEADLINE_SECONDS = 30
 """How long `init` waits until the server knows new search attributes."""
 
 
-def interceptors(
+def worker_interceptors(
     store: StepStore | None = None,
     converter: DataConverter = DATA_CONVERTER,
     *,
@@ -144,7 +144,7 @@ def build_worker(
             *activities,
         ],
         plugins=[AgentPlugin(agent) for agent in agents],
-        interceptors=interceptors(
+        interceptors=worker_interceptors(
             store, client.data_converter, stream_lifetime=settings.stream_lifetime
         ),
         workflow_runner=workflow_runner(client.data_converter),
@@ -170,6 +170,7 @@ def build_replayer(
     *,
     workflows: Iterable[type] = (),
     converter: DataConverter = DATA_CONVERTER,
+    interceptors: Iterable[Interceptor] = (),
 ) -> Replayer:
     """A replayer set up as the worker is, for histories of `agents` and of a user's `workflows`.
 
@@ -177,6 +178,7 @@ def build_replayer(
         agents: those of the histories.
         workflows: a user's own workflow classes.
         converter: the worker's; the default reads histories that hold all their payloads.
+        interceptors: beside the worker's own; they may listen, and add no command.
 
     Raises:
         AgentSetupError: an agent cannot be run; the message names it.
@@ -186,7 +188,7 @@ def build_replayer(
     return Replayer(
         workflows=[*WORKFLOWS, *workflows],
         plugins=[PydanticAIPlugin(), *(AgentPlugin(agent) for agent in agents)],
-        interceptors=interceptors(),
+        interceptors=[*worker_interceptors(), *interceptors],
         workflow_runner=workflow_runner(converter),
         data_converter=converter,
         build_id="replay",

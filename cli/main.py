@@ -47,6 +47,7 @@ from cli.searching import search_command
 from cli.setup import doctor_command, init_command
 from cli.submit import run_command
 from cli.tree import tree_command
+from cli.verifying import verify_command
 from stores.errors import (
     ConversationNotFoundError,
     InvalidCursorError,
@@ -170,6 +171,7 @@ _add("tree", tree_command, "perdure tree trip-1")
 _add("diff", diff_command, "perdure diff scripted-20260101-120000-3fa9c1 mine --json")
 _add("chaos", chaos_command, "perdure chaos --points 20 --seed 7")
 _add("codec-server", codec_server_command, "perdure codec-server --port 8234")
+_add("verify", verify_command, "perdure verify scripted-20260101-120000-3fa9c1")
 _add("replay", replay_command, "perdure replay scripted-20260101-120000-3fa9c1")
 
 

@@ -19,6 +19,7 @@ from stores.mongo.fitness import initialise_database, verify_database
 from stores.mongo.media import MongoMediaStore
 from stores.mongo.reading import MongoReads
 from stores.mongo.recent import RecentCommits
+from stores.mongo.run_rows import MongoRunRows
 from stores.mongo.search_index import SearchIndex, SearchMemory
 from stores.mongo.search_texts import SearchTexts
 from stores.mongo.streaming import MongoStreams
@@ -85,6 +86,9 @@ class MongoStepStore(MongoReads):
         self._workspace_id = check_identifier("workspace_id", workspace_id)
         self._media = self._media.for_workspace(workspace_id)
         media_store = self._media.media_store
+        self._checks_media = isinstance(media_store, MongoMediaStore) and media_store.is_in(
+            connection
+        )
         texts = SearchTexts(connection, self._media)
         self._index = self._search.index(connection, texts, workspace_id)
         self._commits = MongoCommits(
@@ -92,7 +96,7 @@ class MongoStepStore(MongoReads):
             self._recent,
             workspace_id=workspace_id,
             max_snapshots_per_run=self._bound,
-            checks_media=isinstance(media_store, MongoMediaStore) and media_store.is_in(connection),
+            checks_media=self._checks_media,
             indexer=self._index.indexer,
         )
 
@@ -125,6 +129,16 @@ class MongoStepStore(MongoReads):
     def conversations(self) -> MongoConversations:
         """See `StepStore.conversations`."""
         return MongoConversations(self._connection, workspace_id=self._workspace_id)
+
+    @property
+    def rows(self) -> MongoRunRows:
+        """The rows of this workspace's runs, to be compared with their histories and mended."""
+        return MongoRunRows(
+            self._connection,
+            self._media,
+            workspace_id=self._workspace_id,
+            checks_media=self._checks_media,
+        )
 
     def for_workspace(self, workspace_id: str) -> "MongoStepStore":
         """See `StepStore.for_workspace`."""
