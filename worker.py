@@ -10,7 +10,7 @@ import tracemalloc
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 from pydantic_ai import Agent
 from pydantic_ai.durable_exec.temporal import AgentPlugin, PydanticAIPlugin
@@ -41,6 +41,7 @@ from settings import Settings
 from stores.errors import StoreConfigurationError
 from stores.local import LocalStepStore
 from stores.media.opening import open_media_store
+from stores.memory import InMemoryStepStore
 from stores.opening import open_step_store
 from stores.protocols import StepStore
 from workflows import names
@@ -125,24 +126,11 @@ def build_worker(
             requests=settings.hop_after_requests,
         ),
     )
-    reconciling = ReconcileActivities(find_reconcile)
-    history = HistoryActivities(store)
-    conversations = ConversationActivities(store)
     return Worker(
         client,
         task_queue=settings.task_queue,
         workflows=[*WORKFLOWS, *workflows],
-        activities=[
-            *boundaries.activities,
-            history.load_history,
-            history.load_usage,
-            history.load_snapshot,
-            reconciling.reconcile_tool_effect,
-            SearchActivities(store).search_conversation_history,
-            *conversations.activities,
-            NamingActivities(store).name_conversation,
-            *activities,
-        ],
+        activities=[*_activities(store, boundaries), *activities],
         plugins=[AgentPlugin(agent) for agent in agents],
         interceptors=worker_interceptors(
             store, client.data_converter, stream_lifetime=settings.stream_lifetime
@@ -154,6 +142,46 @@ def build_worker(
         graceful_shutdown_timeout=settings.graceful_shutdown,
         build_id=settings.build_id,
     )
+
+
+def _activities(store: StepStore, boundaries: BoundaryActivities) -> list[Callable[..., object]]:
+    """Perdure's own; those of agents come with their plugins."""
+    history = HistoryActivities(store)
+    return [
+        *boundaries.activities,
+        history.load_history,
+        history.load_usage,
+        history.load_snapshot,
+        ReconcileActivities(find_reconcile).reconcile_tool_effect,
+        SearchActivities(store).search_conversation_history,
+        *ConversationActivities(store).activities,
+        NamingActivities(store).name_conversation,
+    ]
+
+
+def activity_arguments(
+    agents: Sequence[Agent[Any, Any]], activities: Iterable[Callable[..., object]] = ()
+) -> dict[str, list[type] | None]:
+    """By name what each activity of a worker takes; `None` where its function does not say.
+
+    Args:
+        agents: that the worker serves.
+        activities: a user's own.
+    """
+    store = InMemoryStepStore()
+    plugins = [AgentPlugin(agent) for agent in agents]
+    of_agents = [cast("Sequence[Callable[..., object]]", each.activities) for each in plugins]
+    functions = [
+        *_activities(store, BoundaryActivities(store)),
+        *(each for of_agent in of_agents for each in of_agent),
+        *activities,
+    ]
+    definitions = [getattr(each, _DEFINITION) for each in functions]
+    return {str(each.name): each.arg_types for each in definitions}
+
+
+_DEFINITION = "__temporal_activity_definition"
+"""Where the SDK keeps what it knows of an activity's function."""
 
 
 def _refuse_local(store: StepStore) -> None:

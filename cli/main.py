@@ -36,6 +36,7 @@ from cli.output import note
 from cli.processes import LocalServerError
 from cli.reindexing import reindex_command
 from cli.replay import replay_command
+from cli.replay_checking import replay_check_command
 from cli.resolving import resolve_command
 from cli.runs import (
     events_command,
@@ -171,6 +172,11 @@ _add("tree", tree_command, "perdure tree trip-1")
 _add("diff", diff_command, "perdure diff scripted-20260101-120000-3fa9c1 mine --json")
 _add("chaos", chaos_command, "perdure chaos --points 20 --seed 7")
 _add("codec-server", codec_server_command, "perdure codec-server --port 8234")
+_add(
+    "replay-check",
+    replay_check_command,
+    "perdure replay-check --since 7d --type agent_run --limit 200",
+)
 _add("verify", verify_command, "perdure verify scripted-20260101-120000-3fa9c1")
 _add("replay", replay_command, "perdure replay scripted-20260101-120000-3fa9c1")
 

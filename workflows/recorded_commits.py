@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
-from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.history.v1 import HistoryEvent, MarkerRecordedEventAttributes
 from temporalio.client import WorkflowHistory
 from temporalio.converter import DataConverter
 
@@ -104,14 +104,23 @@ async def recorded_execution(
     )
 
 
-def local_activity(event: HistoryEvent) -> str | None:
+def local_activity_in(marker: MarkerRecordedEventAttributes) -> str | None:
     """The type of the local activity that a marker tells the end of."""
-    marker = event.marker_recorded_event_attributes
+    return str(_data_of(marker).get("activity_type", "")) or None
+
+
+def local_activity_number(marker: MarkerRecordedEventAttributes) -> int | None:
+    """The SDK's number of that local activity, by which errors of a replay name it."""
+    number: int | None = _data_of(marker).get("seq")
+    return number
+
+
+def _data_of(marker: MarkerRecordedEventAttributes) -> dict[str, Any]:
     if marker.marker_name != LOCAL_ACTIVITY_MARKER or "data" not in marker.details:
-        return None
+        return {}
     payloads = marker.details["data"].payloads
     told: dict[str, Any] = json.loads(payloads[0].data) if payloads else {}
-    return str(told.get("activity_type", "")) or None
+    return told
 
 
 def _reset(event: HistoryEvent) -> str | None:
@@ -131,6 +140,7 @@ def _result(event: HistoryEvent, names: dict[int, str]) -> list[Any]:
     completed = event.activity_task_completed_event_attributes
     if completed.scheduled_event_id in names:
         return list(completed.result.payloads)
-    if local_activity(event) in COMMITS:
-        return list(event.marker_recorded_event_attributes.details["result"].payloads)
+    marker = event.marker_recorded_event_attributes
+    if local_activity_in(marker) in COMMITS:
+        return list(marker.details["result"].payloads)
     return []

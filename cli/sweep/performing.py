@@ -231,7 +231,8 @@ class Performance:
             for e in effects
             if e.status == "started"
         ]
-        self.outcome.divergent += await unlike_history(self.lane, await self._run_ids())
+        async with _REPLAYING:
+            self.outcome.divergent += await unlike_history(self.lane, await self._run_ids())
 
     async def _clean(self) -> None:
         if self.outcome.is_well:

@@ -9,6 +9,8 @@ ENTRY_POINTS = (
     "converter.py",
     "payload_codec.py",
     "payload_driver.py",
+    "recordings.py",
+    "replay_testing.py",
     "sandbox.py",
     "settings.py",
     "worker.py",
