@@ -25,6 +25,7 @@ from benchmarks.storage import measure_storage
 from benchmarks.streaming import measure_streaming
 from benchmarks.throughput import measure_throughput
 from benchmarks.turns import measure_turns
+from benchmarks.verifying import measure_verifying
 from cli.failures import CommandError, ExitCode
 from cli.output import note
 from settings import Settings
@@ -43,6 +44,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Awaitable[Sequence[Figure]]]] = {
     "effects": measure_effects,
     "sizes": measure_sizes,
     "turns": measure_turns,
+    "verifying": measure_verifying,
 }
 
 

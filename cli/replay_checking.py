@@ -56,11 +56,13 @@ def replay_check_command(
     Nothing is executed and nothing is written. Exit code 0 when all go the same way, 1 when one
     diverges, 2 when of some, or of none found, it could not be told.
     """
+    now = datetime.now(UTC)  # noqa: TID251 - ages are told from the present
+    after = time_before(now, since)
     settings = current_settings()
     # The SDK logs a traceback of each failure, which is told below in one line.
     logging.getLogger("temporalio").setLevel(logging.CRITICAL)
     began = monotonic()
-    checked = asyncio.run(_check(settings, since=since, types=types, limit=limit))
+    checked = asyncio.run(_check(settings, after=after, types=types, limit=limit))
     seconds = monotonic() - began
     counts = Counter(each.outcome for each in checked)
     if as_json:
@@ -80,7 +82,7 @@ def replay_check_command(
 
 
 async def _check(
-    settings: "Settings", *, since: str, types: list[str] | None, limit: int | None
+    settings: "Settings", *, after: datetime, types: list[str] | None, limit: int | None
 ) -> "list[Checked]":
     from agents.registry import load_agents  # noqa: PLC0415
     from cli.replay_gate import ReplayGate  # noqa: PLC0415
@@ -88,8 +90,6 @@ async def _check(
     from workflows.agents import AgentSetupError  # noqa: PLC0415
     from workflows.names import AGENT_RUN, CONVERSATION  # noqa: PLC0415
 
-    now = datetime.now(UTC)  # noqa: TID251 - ages are told from the present
-    began = time_before(now, since)
     try:
         agents = load_agents(settings.agent_paths or DEV_AGENTS.split(","))
         client = await connected_client(settings)
@@ -98,7 +98,7 @@ async def _check(
         raise CommandError(str(error)) from error
     checked: list[Checked] = []
     try:
-        found = listed(client, types=types or [AGENT_RUN, CONVERSATION], since=began, limit=limit)
+        found = listed(client, types=types or [AGENT_RUN, CONVERSATION], since=after, limit=limit)
         async for history in _histories(client, found, checked):
             checked.append(await gate.check(history))
             if len(checked) % TOLD_EVERY == 0:

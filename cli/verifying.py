@@ -62,6 +62,8 @@ def verify_command(
     if sum((run_id is not None, only_open or since is not None)) != 1:
         message = "say exactly one of RUN, and --open or --since"
         raise WrongUsageError(message)
+    now = datetime.now(UTC)  # noqa: TID251 - ages are told from the present
+    began = None if since is None else time_before(now, since)
     settings = current_settings()
     # The SDK logs a traceback of each history that does not replay, which is told below.
     logging.getLogger("temporalio").setLevel(logging.CRITICAL)
@@ -70,7 +72,7 @@ def verify_command(
             settings,
             workspace,
             run_id=run_id,
-            since=since,
+            began=began,
             only_open=only_open,
             limit=limit,
             is_repairing=is_repairing,
@@ -92,15 +94,13 @@ async def _verify(
     workspace: str,
     *,
     run_id: str | None,
-    since: str | None,
+    began: datetime | None,
     only_open: bool,
     limit: int | None,
     is_repairing: bool,
 ) -> "list[RunVerification]":
     from workflows.names import AGENT_RUN  # noqa: PLC0415
 
-    now = datetime.now(UTC)  # noqa: TID251 - ages are told from the present
-    began = None if since is None else time_before(now, since)
     found: list[RunVerification] = []
     async with opened_verifier(settings, workspace) as verifier:
         if run_id is not None:
