@@ -27,6 +27,7 @@ from workflows import names
 from workflows.agent_run import AgentRunWorkflow
 from workflows.agent_run_models import AgentRunInput
 from workflows.approvals import DecideApprovalRequest
+from workflows.durable_conversation import DurableConversation
 
 pytestmark = pytest.mark.integration
 
@@ -163,6 +164,30 @@ async def test_delegates_are_verified_each_by_itself(
     assert len(children) == 2
     for run_id in (handle.id, *(each.run_id for each in children)):
         assert told(await verified(verifier, run_id)) == []
+
+
+async def test_turns_of_a_conversation_are_verified_as_the_runs_that_they_are(
+    temporal: Client, mongo: MongoStepStore, task_queue: str, verifier: Verifier
+) -> None:
+    async with running_worker(temporal, mongo, AGENTS, task_queue):
+        conversation = DurableConversation.connect(
+            temporal,
+            agent="script",
+            conversation_id=f"verified-{uuid4().hex}",
+            principal="alice",
+            task_queue=task_queue,
+        )
+        await conversation.say(echo_steps(1), message_id="one")
+        again = await conversation.regenerate(0, message_id="again")
+        await conversation.reply("", again)
+        await conversation.say(echo_steps(0), message_id="two")
+        await conversation.close()
+    runs = await mongo.list_runs(conversation_id=conversation.conversation_id)
+    assert len(runs) == 3
+    for each in runs:
+        found = await verified(verifier, each.run_id)
+        assert (found.verdict, found.basis, told(found)) == ("EXACT", "replay", [])
+    assert await verifier.verify(conversation.workflow_id) == []
 
 
 def readable(snapshot: ContinuableSnapshot) -> tuple[int, str | None, list[Any]]:
