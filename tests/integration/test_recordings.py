@@ -1,5 +1,6 @@
 """What a user's own project gets: runs that are recorded once, and replayed without a server."""
 
+import asyncio
 import os
 import socket
 import subprocess
@@ -65,7 +66,8 @@ async def test_runs_are_recorded_when_asked_and_replayed_ever_after(
 
     for name, content in PROJECT.items():
         (tmp_path / name).write_text(content)
-    done = subprocess.run(
+    done = await asyncio.to_thread(
+        subprocess.run,
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
