@@ -14,14 +14,22 @@ from temporalio.common import RawValue
 from temporalio.converter import DataConverter
 from temporalio.exceptions import ApplicationError
 
+from activities.boundaries import CommitBoundariesRequest
 from cli.histories import agent_of, words_of
+from stores.commits import Commit
 from stores.errors import StoreError
+from stores.operations import Operation
+from stores.preparing import prepare
 from worker import activity_arguments, build_replayer
 from workflows.commit_capture import CommitCapture
 from workflows.history_payloads import payloads_in
 from workflows.outline import outline_by_event
 from workflows.payloads import describe
-from workflows.recorded_commits import local_activity_number, recorded_execution
+from workflows.recorded_commits import (
+    RecordedExecution,
+    local_activity_number,
+    recorded_execution,
+)
 from workflows.registry import WORKFLOWS
 
 Outcome = Literal["same", "diverged", "unknown"]
@@ -173,38 +181,47 @@ class ReplayGate:
     async def _diverged(self, looking: "_Looking", problem: str, event_id: int | None) -> Checked:
         """With the place: what was made last, and the event that does not follow from it."""
         history = looking.history
-        last = self._capture.last_operation if event_id is None else None
+        recorded = await self._recorded(history)
+        last: Operation | None = None
         if event_id is None:
-            event_id = _event_in(problem, history, await self._last_commit_event(history))
-        try:
-            recorded = await recorded_execution(history, self._converter)
-            is_reused = self._build_id in recorded.build_ids
-        except (ValidationError, ApplicationError):
-            is_reused = False
-        step_index = getattr(last, "step_index", None)
+            last, after = self._agreed(recorded)
+            event_id = _event_in(problem, history, after)
+        is_reused = recorded is not None and self._build_id in recorded.build_ids
         return looking.checked(
             "diverged",
             problem=problem,
             event_id=event_id,
             event=outline_by_event(history).get(event_id) if event_id else None,
             run_id=last.run_id if last else history.workflow_id,
-            step_index=step_index,
+            step_index=getattr(last, "step_index", None),
             boundary=last.kind if last else None,
             key=str(last.key) if last else None,
             reused_build=self._build_id if is_reused else None,
         )
 
-    async def _last_commit_event(self, history: WorkflowHistory) -> int:
-        """The event of the newest commit that replay and history both made, or of the one before.
-
-        Commits are made before what follows from them is compared.
-        """
+    async def _recorded(self, history: WorkflowHistory) -> RecordedExecution | None:
+        """What the history tells of its commits; `None` where this code cannot read it."""
         try:
-            recorded = await recorded_execution(history, self._converter)
+            return await recorded_execution(history, self._converter)
         except (ValidationError, ApplicationError):
-            return 0
-        made = [n for n in self._capture.commits if n in recorded.commits]
-        return recorded.commits[max(made)].event_id if made else 0
+            return None
+
+    def _agreed(self, recorded: RecordedExecution | None) -> tuple[Operation | None, int]:
+        """The last operation that the replay made as the history has it, and its commit's event."""
+        last: Operation | None = None
+        event_id = 0
+        commits = recorded.commits if recorded is not None else {}
+        converter = self._converter.payload_converter
+        for number in sorted(self._capture.commits.keys() & commits.keys()):
+            group: CommitBoundariesRequest = converter.from_payload(
+                converter.to_payload(self._capture.commits[number]), CommitBoundariesRequest
+            )
+            made = prepare(Commit(operations=group.operations, now=group.queued_at))
+            if made.digest != commits[number].result.digest:
+                break
+            last = group.operations[-1] if group.operations else last
+            event_id = commits[number].event_id
+        return last, event_id
 
 
 @dataclass(frozen=True)

@@ -40,12 +40,6 @@ class CommitCapture(Interceptor):
         """Forget the history before."""
         self.commits = {}
 
-    @property
-    def last_operation(self) -> Operation | None:
-        """What was asked for last."""
-        operations = [each for n in sorted(self.commits) for each in self.commits[n].operations]
-        return operations[-1] if operations else None
-
     def workflow_interceptor_class(
         self,
         input: WorkflowInterceptorClassInput,  # noqa: A002, ARG002 - the SDK's signature

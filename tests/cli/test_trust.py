@@ -156,10 +156,11 @@ def test_replay_check_of_changed_code_says_where_it_parts(stage: Stage) -> None:
     done = stage.perdure("replay-check", "--type", "agent_run", **changed)
     assert done.returncode == 1
     assert f"diverged  {RUNS[0]}: " in done.stdout
-    assert f"run {RUNS[0]} at step 1, after " in done.stdout
-    assert "event 15: activity_task_scheduled agent__script__toolset__<agent>__call_tool" in (
-        done.stdout
+    assert (
+        f"run {RUNS[0]} at step 1, after append_event 1:model_request_started::0\n" in done.stdout
     )
+    called = ": activity_task_scheduled agent__script__toolset__<agent>__call_tool\n"
+    assert called in done.stdout
     assert "build id 'perdure' is this code's, and was used by other code before" in done.stdout
 
 
