@@ -41,7 +41,7 @@ from tests.stores.writer import Execution, RunScript, at, request
 
 pytestmark = pytest.mark.integration
 
-HISTORIES = int(os.environ.get("PERDURE_TEST_SEARCHES", "40"))
+HISTORIES = int(os.environ.get("PERDURE_TEST_SEARCHES", "20"))
 """Random conversations; each is searched in several ways."""
 
 WORDS = [*"abcdefgh", "user_id", "北京大学", "C++", "running"]
@@ -245,6 +245,7 @@ class Talk:
         ]
 
 
+@pytest.mark.timeout(300)  # 10 s on a machine with nothing else to do
 async def test_index_and_reference_say_the_same_of_random_histories(
     store: MongoStepStore, other: MongoStepStore
 ) -> None:
@@ -440,6 +441,34 @@ async def test_a_snapshot_that_took_the_place_of_a_logged_one_is_not_taken_for_l
         indexed, plain = await both(searched, text_query("kept lost", talk))
         assert indexed == plain
         assert "kept" in indexed.text
+
+
+async def test_a_message_inherited_from_a_run_that_took_it_back_is_shown(
+    store: MongoStepStore, other: MongoStepStore
+) -> None:
+    talk = f"talk-{uuid4().hex}"
+    first = request(f"needle {talk}")  # nobody else has it
+    stamped = replace(first, run_id="stamped")
+    executions = [Execution(execution_id=f"{talk}-{n}", branch=f"{talk}-{n}") for n in range(2)]
+    scripts = [RunScript(run_id=f"{talk}-{n}") for n in range(2)]
+    for execution, script, second in zip(executions, scripts, (0, 9), strict=True):
+        registration = script.register(conversation_id=talk, started_at=at(second))
+        await store.commit(execution.commit(registration))
+        execution.next_task()
+    await store.commit(executions[0].commit(save(scripts[0], {0: first})))
+    executions[0].next_task(number=executions[0].number - 1)
+    scripts[0].saves -= 1
+    interrupted = save(scripts[0], {0: stamped}, state="interrupted")
+    await store.commit(executions[0].commit(interrupted))
+    executions[0].next_task()
+    await store.commit(executions[0].commit(save(scripts[0], {0: stamped, 1: request("more")})))
+    history = {0: stamped, 1: request("hay")}
+    await store.commit(executions[1].commit(save(scripts[1], history)))
+    for searched in (store, other):
+        for run in (None, scripts[1].run_id):
+            indexed, plain = await both(searched, text_query("needle", talk, run_id=run))
+            assert indexed == plain
+            assert f"User: needle {talk}" in indexed.text
 
 
 async def test_eight_runs_of_one_conversation_in_two_processes_lose_nothing(
