@@ -64,7 +64,7 @@ def replay_check_command(
     began = monotonic()
     checked = asyncio.run(_check(settings, after=after, types=types, limit=limit))
     seconds = monotonic() - began
-    counts = Counter(each.outcome for each in checked)
+    counts: Counter[str] = Counter(str(each.outcome) for each in checked)
     if as_json:
         print_json(
             {

@@ -78,7 +78,7 @@ def verify_command(
             is_repairing=is_repairing,
         )
     )
-    counts = Counter(each.verdict for each in found)
+    counts: Counter[str] = Counter(str(each.verdict) for each in found)
     if as_json:
         print_json({"runs": [each.as_document() for each in found], "verdicts": dict(counts)})
     else:

@@ -226,7 +226,7 @@ class _Comparing:
                 self._effects.append(_without(row, wrong))
 
     def _compare_effect(self, row: EffectRow, found: EffectRow) -> None:
-        names = _OF_CALL
+        names: tuple[str, ...] = _OF_CALL
         if any(each.ordinal == START for each in row.live):
             names += _OF_START
         before = len(self._result.differences)
@@ -356,9 +356,9 @@ def _differing(wanted: Keyed, held: Keyed, names: tuple[str, ...]) -> list[str]:
         found.append("number")
     if not same_content(held.digest, held.scheme, wanted.digest):
         found.append("digest")
-    if isinstance(wanted, EventRow) and isinstance(held, EventRow):
+    if isinstance(held, EventRow):
         found += [name for name in ("usage", "run_state") if _are_unlike(wanted, held, name)]
-        if _words(wanted.error) != _words(held.error):
+        if _words(getattr(wanted, "error", None)) != _words(held.error):
             found.append("error")
     return found
 

@@ -94,7 +94,7 @@ class ChangedActivities(HistoryActivities):
     """The activity as it would be after the change."""
 
     @activity.defn(name="load_history")
-    async def load_history(self, request: ChangedRequest) -> LoadHistoryResult:  # type: ignore[override] - the planted change
+    async def load_history(self, request: ChangedRequest) -> LoadHistoryResult:  # type: ignore[override] # the planted change
         """Load nothing."""
         raise NotImplementedError(request)
 
