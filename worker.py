@@ -11,7 +11,7 @@ import warnings
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic_ai import Agent
 from pydantic_ai.durable_exec.temporal import AgentPlugin, PydanticAIPlugin
@@ -44,6 +44,7 @@ from settings import InvalidSettingsError, Settings, load_settings, option_parse
 from stores.errors import StoreConfigurationError
 from stores.local import LocalStepStore
 from stores.media.opening import open_media_store
+from stores.memory import InMemoryStepStore
 from stores.opening import open_step_store
 from stores.protocols import StepStore
 from stores.reading.reader import Library
@@ -77,7 +78,7 @@ _VISIBILITY_DEADLINE_SECONDS = 30
 """How long `init` waits until the server knows new search attributes."""
 
 
-def interceptors(
+def worker_interceptors(
     store: StepStore | None = None,
     converter: DataConverter = DATA_CONVERTER,
     *,
@@ -142,33 +143,62 @@ def build_worker(
             newest_build=settings.hop_to_newest_build,
         ),
     )
-    reconciling = ReconcileActivities(find_reconcile)
-    history = HistoryActivities(store)
-    conversations = ConversationActivities(store)
-    sessions = SessionActivities(Library(store=store))
-    around = interceptors(store, client.data_converter, stream_lifetime=settings.stream_lifetime)
+    around = worker_interceptors(
+        store, client.data_converter, stream_lifetime=settings.stream_lifetime
+    )
     config: WorkerConfig = {
         **worker_options(settings),
         "client": client,
         "workflows": [] if settings.role == "activities" else [*WORKFLOWS, *workflows],
-        "activities": [
-            *boundaries.activities,
-            history.load_history,
-            history.load_usage,
-            history.load_snapshot,
-            reconciling.reconcile_tool_effect,
-            SearchActivities(store).search_conversation_history,
-            sessions.session_search,
-            sessions.session_read,
-            *conversations.activities,
-            NamingActivities(store).name_conversation,
-            *activities,
-        ],
+        "activities": [*_activities(store, boundaries), *activities],
         "plugins": [AgentPlugin(agent) for agent in agents],
         "interceptors": [*around, MeteringInterceptor()] if is_metered else around,
         "workflow_runner": workflow_runner(client.data_converter),
     }
     return Worker(**config)
+
+
+def _activities(store: StepStore, boundaries: BoundaryActivities) -> list[Callable[..., object]]:
+    """Perdure's own; those of agents come with their plugins."""
+    history = HistoryActivities(store)
+    sessions = SessionActivities(Library(store=store))
+    return [
+        *boundaries.activities,
+        history.load_history,
+        history.load_usage,
+        history.load_snapshot,
+        ReconcileActivities(find_reconcile).reconcile_tool_effect,
+        SearchActivities(store).search_conversation_history,
+        sessions.session_search,
+        sessions.session_read,
+        *ConversationActivities(store).activities,
+        NamingActivities(store).name_conversation,
+    ]
+
+
+def activity_arguments(
+    agents: Sequence[Agent[Any, Any]], activities: Iterable[Callable[..., object]] = ()
+) -> dict[str, list[type] | None]:
+    """By name what each activity of a worker takes; `None` where its function does not say.
+
+    Args:
+        agents: that the worker serves.
+        activities: a user's own.
+    """
+    store = InMemoryStepStore()
+    plugins = [AgentPlugin(agent) for agent in agents]
+    of_agents = [cast("Sequence[Callable[..., object]]", each.activities) for each in plugins]
+    functions = [
+        *_activities(store, BoundaryActivities(store)),
+        *(each for of_agent in of_agents for each in of_agent),
+        *activities,
+    ]
+    definitions = [getattr(each, _DEFINITION) for each in functions]
+    return {str(each.name): each.arg_types for each in definitions}
+
+
+_DEFINITION = "__temporal_activity_definition"
+"""Where the SDK keeps what it knows of an activity's function."""
 
 
 def _refuse_local(store: StepStore) -> None:
@@ -185,6 +215,7 @@ def build_replayer(
     *,
     workflows: Iterable[type] = (),
     converter: DataConverter = DATA_CONVERTER,
+    interceptors: Iterable[Interceptor] = (),
 ) -> Replayer:
     """A replayer set up as the worker is, for histories of `agents` and of a user's `workflows`.
 
@@ -192,6 +223,7 @@ def build_replayer(
         agents: those of the histories.
         workflows: a user's own workflow classes.
         converter: the worker's; the default reads histories that hold all their payloads.
+        interceptors: beside the worker's own; they may listen, and add no command.
 
     Raises:
         AgentSetupError: an agent cannot be run; the message names it.
@@ -201,7 +233,7 @@ def build_replayer(
     return Replayer(
         workflows=[*WORKFLOWS, *workflows],
         plugins=[PydanticAIPlugin(), *(AgentPlugin(agent) for agent in agents)],
-        interceptors=interceptors(),
+        interceptors=[*worker_interceptors(), *interceptors],
         workflow_runner=workflow_runner(converter),
         data_converter=converter,
         build_id="replay",

@@ -35,6 +35,7 @@ from benchmarks.storage import measure_storage
 from benchmarks.streaming import measure_streaming
 from benchmarks.throughput import measure_throughput
 from benchmarks.turns import measure_turns
+from benchmarks.verifying import measure_verifying
 from cli.failures import CommandError, ExitCode
 from cli.output import note
 from settings import Settings
@@ -65,6 +66,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Awaitable[Sequence[Figure]]]] = {
     "failover": measure_failover,
     "history": measure_history,
     "chats": measure_chats,
+    "verifying": measure_verifying,
 }
 
 BY_NAME_ALONE = ("load", "soak", "growth", "failover")

@@ -39,6 +39,7 @@ from cli.output import note
 from cli.processes import LocalServerError
 from cli.reindexing import reindex_command
 from cli.replay import replay_command
+from cli.replay_checking import replay_check_command
 from cli.resolving import resolve_command
 from cli.runs import (
     events_command,
@@ -50,6 +51,7 @@ from cli.searching import search_command
 from cli.setup import doctor_command, init_command
 from cli.submit import run_command
 from cli.tree import tree_command
+from cli.verifying import verify_command
 from stores.errors import (
     ConversationNotFoundError,
     InvalidCursorError,
@@ -178,6 +180,12 @@ _add("chaos", chaos_command, "perdure chaos --points 20 --seed 7")
 _add("api", api_command, "perdure api --port 17280")
 app.add_typer(access_app)
 _add("codec-server", codec_server_command, "perdure codec-server --port 8234")
+_add(
+    "replay-check",
+    replay_check_command,
+    "perdure replay-check --since 7d --type agent_run --limit 200",
+)
+_add("verify", verify_command, "perdure verify scripted-20260101-120000-3fa9c1")
 _add("replay", replay_command, "perdure replay scripted-20260101-120000-3fa9c1")
 
 

@@ -28,6 +28,7 @@ from cli.sweep.points import CHILD, ROOT, Mode, Point
 from cli.sweep.script import AGENTS, STEPS, body_counts
 from cli.sweep.stage import Lane, TooLateError, seen
 from cli.sweep.traces import Trail, histories_of, stored_and_replayed, trail_of
+from cli.sweep.verifying import unlike_history
 from cli.sweep.workers import ListeningPlan, WorkerProcess
 from stores.attempts import ToolGate
 from stores.errors import StoreUnavailableError
@@ -239,7 +240,8 @@ class Performance:
             for e in effects
             if e.status == "started"
         ]
-        # A later task of the sweep puts `verify` here: after every point, over all its runs.
+        async with _REPLAYING:
+            self.outcome.divergent += await unlike_history(self.lane, await self._run_ids())
 
     async def _clean(self) -> None:
         if self.outcome.is_well:

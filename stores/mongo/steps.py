@@ -21,6 +21,7 @@ from stores.mongo.keyword_index import KeywordMemory, MongoKeywords
 from stores.mongo.media import MongoMediaStore
 from stores.mongo.reading import MongoReads
 from stores.mongo.recent import RecentCommits
+from stores.mongo.run_rows import MongoRunRows
 from stores.mongo.search_index import SearchIndex, SearchMemory
 from stores.mongo.search_texts import SearchTexts
 from stores.mongo.standing import Standing, read_standing
@@ -91,6 +92,9 @@ class MongoStepStore(MongoReads):
         self._workspace_id = check_identifier("workspace_id", workspace_id)
         self._media = self._media.for_workspace(workspace_id)
         media_store = self._media.media_store
+        self._checks_media = isinstance(media_store, MongoMediaStore) and media_store.is_in(
+            connection
+        )
         texts = SearchTexts(connection, self._media)
         self._index = self._search.index(connection, texts, workspace_id)
         self._commits = MongoCommits(
@@ -98,7 +102,7 @@ class MongoStepStore(MongoReads):
             self._recent,
             workspace_id=workspace_id,
             max_snapshots_per_run=self._bound,
-            checks_media=isinstance(media_store, MongoMediaStore) and media_store.is_in(connection),
+            checks_media=self._checks_media,
             indexer=self._index.indexer,
         )
 
@@ -136,6 +140,16 @@ class MongoStepStore(MongoReads):
     def keywords(self) -> MongoKeywords:
         """See `StepStore.keywords`."""
         return MongoKeywords(self._connection, self._keywords)
+
+    @property
+    def rows(self) -> MongoRunRows:
+        """The rows of this workspace's runs, to be compared with their histories and mended."""
+        return MongoRunRows(
+            self._connection,
+            self._media,
+            workspace_id=self._workspace_id,
+            checks_media=self._checks_media,
+        )
 
     def for_workspace(self, workspace_id: str) -> "MongoStepStore":
         """See `StepStore.for_workspace`."""

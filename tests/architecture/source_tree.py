@@ -10,6 +10,8 @@ ENTRY_POINTS = (
     "health.py",
     "payload_codec.py",
     "payload_driver.py",
+    "recordings.py",
+    "replay_testing.py",
     "sandbox.py",
     "settings.py",
     "telemetry_names.py",

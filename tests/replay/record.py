@@ -9,9 +9,6 @@ import argparse
 import asyncio
 import json
 import os
-import re
-import socket
-import sys
 import tempfile
 import tomllib
 from base64 import b64decode, b64encode
@@ -20,16 +17,17 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pymongo import AsyncMongoClient
 from temporalio.api.workflowservice.v1 import SetWorkerDeploymentCurrentVersionRequest
-from temporalio.client import Client, WorkflowFailureError, WorkflowHandle, WorkflowHistory
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.service import RPCError
 
 from cli.servers import LocalServers
 from client import connect
 from converter import close_payloads
+from recordings import scrubbed
 from settings import Settings
 from stores.faulty import Fault, FaultPlan
 from stores.memory_chunks import InMemoryChunkStore
@@ -40,13 +38,13 @@ from tests.helpers.delegating import asking
 from tests.helpers.eventually import eventually
 from tests.helpers.script import Call, echo_steps, script
 from tests.helpers.subprocess_worker import WorkerProcess
-from tests.replay.outline import outline_of
 from workflows import names
 from workflows.agent_run import AgentRunWorkflow
 from workflows.agent_run_models import AgentRunInput
 from workflows.approvals import DecideApprovalRequest
 from workflows.durable_conversation import DurableConversation
 from workflows.names import AGENT_RUN, CONVERSATION, SEARCH_ATTRIBUTES
+from workflows.outline import outline_of
 from workflows.parking import ResolveToolEffectRequest
 
 HISTORIES = Path(__file__).with_name("histories")
@@ -57,10 +55,6 @@ STARTING = timedelta(seconds=60)
 
 PAYLOADS = ".payloads"
 """Ends the name of the file with a recording's payloads; its name as JSON ends in `.json`."""
-
-OF_THIS_MACHINE = {"identity": "worker", "stackTrace": "", "requestId": "request"}
-"""Fields that say where a history was recorded, and what stands there instead. No replay reads
-them."""
 
 
 @dataclass(frozen=True)
@@ -490,33 +484,6 @@ def release() -> str:
     return str(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"])
 
 
-def scrubbed(history: WorkflowHistory) -> str:
-    """The history as JSON, without traces of the machine that it was recorded on."""
-    text = json.dumps(_scrubbed(json.loads(history.to_json())), indent=1) + "\n"
-    text = re.sub(
-        rf"\d+@{re.escape(socket.gethostname())}", "1@worker", text
-    )  # in an error's words
-    for trace in (socket.gethostname(), str(ROOT), str(Path.home()), str(Path(sys.prefix))):
-        if trace in text:
-            message = f"the recording of {history.workflow_id} still holds {trace!r}"
-            raise ValueError(message)
-    return text
-
-
-def _scrubbed(value: object) -> object:
-    if isinstance(value, list):
-        return [_scrubbed(each) for each in cast("list[object]", value)]
-    if not isinstance(value, dict):
-        return value
-    fields = cast("dict[str, object]", value)
-    if fields.get("kind") == "TASK_QUEUE_KIND_STICKY":
-        return {**fields, "name": "sticky"}
-    return {
-        key: OF_THIS_MACHINE[key] if key in OF_THIS_MACHINE else _scrubbed(each)
-        for key, each in fields.items()
-    }
-
-
 @asynccontextmanager
 async def bench(directory: Path) -> AsyncGenerator[Bench]:
     """Servers, a store and a worker, all of their own."""
@@ -577,7 +544,7 @@ async def record(into: Path) -> list[Path]:
                 if path.exists():
                     continue
                 history = await (await scenario(servers)).fetch_history()
-                path.write_text(scrubbed(history))
+                path.write_text(scrubbed(history, also=(str(ROOT),)))
                 path.with_suffix(".txt").write_text(outline_of(history))
                 await write_payloads(servers.settings, history.workflow_id, path)
                 written.append(path)
