@@ -127,9 +127,14 @@ def _growth(
     """The last turns over the first ones, in what does not depend on the machine and what does."""
     stored = [b - a for a, b in pairwise(measured.stored_bytes)]
     early, late = stored[0] / RECYCLE, stored[-1] / RECYCLE
-    compared = [
+    compared: list[tuple[str, str, Sequence[float], Sequence[float]]] = [
         ("events of its run", "", [s.event_count for s in first], [s.event_count for s in last]),
-        ("bytes of its run's history", "", *([s.size_bytes for s in e] for e in (first, last))),
+        (
+            "bytes of its run's history",
+            "",
+            [s.size_bytes for s in first],
+            [s.size_bytes for s in last],
+        ),
         ("bytes that it leaves in MongoDB", "", [early], [late]),
         (
             "processor time, worker and client",

@@ -168,7 +168,8 @@ async def connected_client(settings: "Settings", plugins: Sequence["Plugin"] = (
     Raises:
         UnreachableError: Temporal does not answer, or the namespace does not exist.
     """
-    from client import TemporalUnavailableError, connect  # noqa: PLC0415
+    from client import connect  # noqa: PLC0415
+    from temporal_tls import TemporalUnavailableError  # noqa: PLC0415
 
     silence_core()
     try:
@@ -209,7 +210,7 @@ async def initialised(settings: "Settings") -> list[str]:
     """
     from temporalio.service import RPCError  # noqa: PLC0415
 
-    from client import TemporalUnavailableError  # noqa: PLC0415
+    from temporal_tls import TemporalUnavailableError  # noqa: PLC0415
     from worker import initialise  # noqa: PLC0415
 
     silence_core()

@@ -192,8 +192,8 @@ async def _keep_running(settings: "Settings", options: _Options) -> ExitCode:
 
 
 async def _initialise(settings: "Settings") -> None:
-    from client import TemporalUnavailableError  # noqa: PLC0415
     from stores.errors import StoreUnavailableError  # noqa: PLC0415
+    from temporal_tls import TemporalUnavailableError  # noqa: PLC0415
     from worker import initialise  # noqa: PLC0415
 
     note("Preparing indexes and search attributes ...")

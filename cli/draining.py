@@ -2,7 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -147,7 +147,9 @@ async def _deployment(client: "Client", name: str) -> "WorkerDeploymentInfo":
 def _status(number: int) -> str:
     from temporalio.api.enums.v1 import WorkerDeploymentVersionStatus  # noqa: PLC0415
 
-    name = WorkerDeploymentVersionStatus.Name(number)  # pyright: ignore[reportArgumentType] - an enum's value
+    name = WorkerDeploymentVersionStatus.Name(
+        cast("WorkerDeploymentVersionStatus.ValueType", number)
+    )
     return name.removeprefix("WORKER_DEPLOYMENT_VERSION_STATUS_").lower()
 
 

@@ -112,7 +112,7 @@ async def examine_collector(environment: Mapping[str, str]) -> AsyncIterator[Fin
         yield Finding(
             status="warning",
             about="collector",
-            found=f"nothing takes spans and metrics at {endpoint}: {error or 'no answer'}",
+            found=f"nothing takes spans and metrics at {endpoint}: {str(error) or 'no answer'}",
             fix="start the collector, or correct OTEL_EXPORTER_OTLP_ENDPOINT; runs go on without",
         )
         return

@@ -221,7 +221,7 @@ def _metric_exporter() -> MetricExporter:
 
 def _measure(telemetry: Telemetry, resource: Resource, readers: list[MetricReader]) -> None:
     provider = MeterProvider(
-        metric_readers=readers, resource=resource, views=_views(), shutdown_on_exit=False
+        metric_readers=readers, resource=resource, views=instrument_views(), shutdown_on_exit=False
     )
     metrics.set_meter_provider(ReplaySafeMeterProvider(provider))
     buffer = MetricBuffer(BUFFER_SIZE, MetricBufferDurationFormat.SECONDS)
@@ -230,7 +230,7 @@ def _measure(telemetry: Telemetry, resource: Resource, readers: list[MetricReade
     telemetry.runtime = Runtime(telemetry=TelemetryConfig(metrics=buffer))
 
 
-def _views() -> list[View]:
+def instrument_views() -> list[View]:
     """Bounds of histograms: OpenTelemetry's own are for milliseconds."""
     of_seconds = View(
         instrument_type=Histogram,

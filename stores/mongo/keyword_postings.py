@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stores.keyword.cursors import Place
-from stores.keyword.queries import ConversationFilter, KeywordQuery
+from stores.keyword.queries import ConversationFilter, KeywordField, KeywordQuery
 from stores.mongo.client import Database
 from stores.mongo.documents import Document
 from stores.mongo.keyword_rows import ROWS, Candidate, candidate_of, lexeme_key, parts_of
@@ -24,7 +24,7 @@ _AT_ONCE = 100
 _MOST_NAMED = 1_000
 """Conversations up to which the server is told them; of more it is asked for all."""
 
-_FIRST_OF_ALL = "content"
+_FIRST_OF_ALL: KeywordField = "content"
 """The field that comes last in the descending order, so that nothing of a turn is behind it."""
 
 _READ = dict.fromkeys(

@@ -225,7 +225,7 @@ class KeywordView:
     def _is_searched(self, query: KeywordQuery) -> NDArray[np.bool_]:
         """By a conversation's bits, whether it is searched."""
         bits = np.arange(8)
-        is_searched = (bits & _CLOSED) == 0
+        is_searched: NDArray[np.bool_] = (bits & _CLOSED) == 0
         if not query.include_auxiliary:
             is_searched &= (bits & _AUXILIARY) == 0
         if query.archived != "include":

@@ -76,10 +76,10 @@ def rounds_of(
     for effect in sorted(effects, key=lambda each: each.call_index or 0):
         if effect.step_index in rounds and effect.call_index is not None:
             _add_call(rounds[effect.step_index], effect)
-    for each in branches:
-        step = int(each.call.partition("/")[0])
-        if step in rounds and any(call.key == each.call for call in rounds[step].calls):
-            rounds[step].branches.append(each.key)
+    for branch in branches:
+        step = int(branch.call.partition("/")[0])
+        if step in rounds and any(call.key == branch.call for call in rounds[step].calls):
+            rounds[step].branches.append(branch.key)
     found = [rounds[step] for step in sorted(rounds)]
     for each in found:
         _settle(each, run)

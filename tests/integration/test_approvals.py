@@ -252,7 +252,7 @@ async def check_refusals(
     assert "waits for no approval; waiting calls of that run: none" in elsewhere
     # No call of this execution ever waited for a decision on its outcome.
     too_early = ResolveToolEffectRequest(run_id=handle.id, call="1/0", decision="run_again")
-    resolving = handle.execute_update(
+    resolving = handle.execute_update(  # pyright: ignore[reportUnknownMemberType] - the SDK's
         names.RESOLVE_UPDATE, too_early, result_type=ResolveToolEffectResult
     )
     words = await refused(resolving, "ResolutionRefusedError")

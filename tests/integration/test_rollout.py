@@ -145,7 +145,7 @@ async def test_an_old_run_moves_at_a_settled_point_and_a_parked_one_stays_until_
         await asking.terminate()
 
         async def released() -> bool:
-            return (await drain(builds))["builds"][0]["holders"] == 0
+            return bool((await drain(builds))["builds"][0]["holders"] == 0)
 
         await eventually(released, within=WITHIN)
 

@@ -324,11 +324,11 @@ async def test_each_metric_moves_under_a_load_with_planted_faults(
 
 async def samples(worker: ProductionWorker) -> dict[str, float]:
     """Each series of a scrape, summed over its labels."""
-    found: Counter[str] = Counter()
+    found: dict[str, float] = {}
     for family in text_string_to_metric_families(await worker.metrics()):
         for sample in family.samples:
-            found[sample.name] += sample.value  # type: ignore[assignment] - counts and sums alike
-    return dict(found)
+            found[sample.name] = found.get(sample.name, 0) + sample.value
+    return found
 
 
 async def plant(client: Client, task_queue: str) -> list[str]:
@@ -390,7 +390,7 @@ async def test_two_processes_share_the_work_and_stop_together(
 def _at(worker: ProductionWorker, environment: dict[str, str]) -> ProductionWorker:
     """The same process, asked at another port."""
     other = ProductionWorker(environment)
-    other._process = worker.process
+    other._process = worker.process  # pyright: ignore[reportPrivateUsage] - a copy
     return other
 
 

@@ -18,10 +18,11 @@ from pymongo import MongoClient
 
 from cli.binaries import find_mongod
 from cli.servers import HOST, MongoServer, free_port
-from client import TemporalUnavailableError, connect
+from client import connect
 from settings import Settings
 from stores.errors import StoreConfigurationError, StoreError, StoreUnavailableError
 from stores.mongo.steps import MongoStepStore
+from temporal_tls import TemporalUnavailableError
 from tests.helpers.certificates import Certificates, make_certificates
 from tests.helpers.eventually import eventually
 from tests.helpers.production_worker import ROOT, variables_of

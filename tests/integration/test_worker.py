@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from client import TemporalUnavailableError, connect
+from client import connect
 from settings import Settings
 from stores.errors import StoreConfigurationError, StoreUnavailableError
 from stores.memory import InMemoryStepStore
 from stores.mongo.steps import MongoStepStore
+from temporal_tls import TemporalUnavailableError
 from tests.helpers.eventually import eventually
 from tests.helpers.script import echo_steps, make_agent, script
 from tests.helpers.workers import running_worker

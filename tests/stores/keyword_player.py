@@ -7,10 +7,12 @@ from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 from stores.conversation_records import (
+    ConversationKind,
     ConversationRecord,
     ConversationSpec,
     SubmittedMessage,
     TurnText,
+    VariantStatus,
 )
 from stores.conversations import ConversationName, ConversationStore
 from stores.errors import ConversationError
@@ -79,7 +81,8 @@ class KeywordPlayer:
             return
 
     async def begin(self) -> None:
-        kinds = self.dice.choices(("main", "side", "subagent"), (6, 1, 1))
+        known: tuple[ConversationKind, ...] = ("main", "side", "subagent")
+        kinds = self.dice.choices(known, (6, 1, 1))
         spec = ConversationSpec(
             agent="conversation", kind=kinds[0], principal=self.dice.choice(OWNERS)
         )
@@ -104,7 +107,7 @@ class KeywordPlayer:
             steers = (steer.text,)
         if dice < 0.2:
             return
-        status = "failed" if dice < 0.3 else "completed"
+        status: VariantStatus = "failed" if dice < 0.3 else "completed"
         text = TurnText(prompt="", steers=steers, content=self.words())
         await self.store.finish_variant(*place, status=status, text=text, now=self.now())
 

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 from temporalio.common import VersioningBehavior
 from temporalio.worker import PollerBehaviorAutoscaling, PollerBehaviorSimpleMaximum
@@ -12,11 +13,16 @@ from worker_processes import run_processes, settings_of_process
 from workflows.fairness import priority_of
 
 
+def options(**values: Any) -> dict[str, Any]:
+    """The options of a worker with these settings, each of which may be there or not."""
+    return {**worker_options(Settings(**values))}
+
+
 def test_slots_are_fixed_or_follow_the_machine() -> None:
-    fixed = worker_options(Settings(max_concurrent_activities=7))
+    fixed = options(max_concurrent_activities=7)
     assert fixed["max_concurrent_activities"] == 7
     assert "tuner" not in fixed
-    tuned = worker_options(Settings(tuner="resource", max_concurrent_activities=7))
+    tuned = options(tuner="resource", max_concurrent_activities=7)
     assert "max_concurrent_activities" not in tuned
     tuner = tuned["tuner"]
     assert tuner is not None
@@ -24,20 +30,20 @@ def test_slots_are_fixed_or_follow_the_machine() -> None:
 
 
 def test_pollers_are_as_many_as_told_or_scale() -> None:
-    assert worker_options(Settings(max_pollers=3))[
-        "workflow_task_poller_behavior"
-    ] == PollerBehaviorSimpleMaximum(maximum=3)
-    scaling = Settings(max_pollers=40, poller_autoscaling=True)
-    assert worker_options(scaling)["activity_task_poller_behavior"] == PollerBehaviorAutoscaling(
+    assert options(max_pollers=3)["workflow_task_poller_behavior"] == PollerBehaviorSimpleMaximum(
+        maximum=3
+    )
+    scaling = options(max_pollers=40, poller_autoscaling=True)
+    assert scaling["activity_task_poller_behavior"] == PollerBehaviorAutoscaling(
         minimum=1, maximum=40, initial=5
     )
 
 
 def test_a_deployment_pins_and_no_deployment_names_a_build_alone() -> None:
-    plain = worker_options(Settings(build_id="b"))
+    plain = options(build_id="b")
     assert plain["build_id"] == "b"
     assert "deployment_config" not in plain
-    config = worker_options(Settings(build_id="b", deployment="d"))["deployment_config"]
+    config = options(build_id="b", deployment="d")["deployment_config"]
     assert config is not None
     assert config.use_worker_versioning
     assert config.version.to_canonical_string() == "d.b"
@@ -45,8 +51,8 @@ def test_a_deployment_pins_and_no_deployment_names_a_build_alone() -> None:
 
 
 def test_a_role_for_workflows_polls_for_no_activities() -> None:
-    assert worker_options(Settings(role="workflows"))["no_remote_activities"] is True
-    assert worker_options(Settings(role="activities"))["no_remote_activities"] is False
+    assert options(role="workflows")["no_remote_activities"] is True
+    assert options(role="activities")["no_remote_activities"] is False
 
 
 def test_each_workspace_has_a_share_of_its_own() -> None:

@@ -6,12 +6,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import telemetry_names as names
 from telemetry.prometheus import PrometheusReader
-from telemetry.providers import _views
+from telemetry.providers import instrument_views
 
 
 def test_counters_gauges_and_histograms_read_as_they_were_recorded() -> None:
     reader = PrometheusReader()
-    provider = MeterProvider(metric_readers=[reader], views=_views(), shutdown_on_exit=False)
+    provider = MeterProvider(
+        metric_readers=[reader], views=instrument_views(), shutdown_on_exit=False
+    )
     meter = provider.get_meter("test")
     meter.create_counter("a.count", unit="By").add(3, {"some.label": 'a "quoted" value'})
     meter.create_gauge("a.gauge").set(1.5)

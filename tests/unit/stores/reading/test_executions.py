@@ -112,7 +112,8 @@ async def test_rounds_have_keys_states_times_and_previews(stage: Stage) -> None:
         ("1/1", "repeat", "completed", "cd"),
         ("2/0", "dress", "completed", "plain"),
     ]
-    assert all(e.ended_at and e.started_at <= e.ended_at for e in (*found.rounds, *calls))
+    assert all(each.ended_at and each.started_at <= each.ended_at for each in found.rounds)
+    assert all(each.ended_at and each.started_at <= each.ended_at for each in calls)
     assert (found.pagination.has_older, found.pagination.next_before) == (False, None)
     told = found.model_dump(exclude_unset=True)
     assert not {"attention_reason", "failure_reason", "details_pruned_at"} & set(told)
