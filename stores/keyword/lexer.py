@@ -89,7 +89,8 @@ def _of_piece(piece: str) -> tuple[str, ...]:
         rest = rest[number.end() :]
     if _DIGIT.search(rest):
         found.append(rest)
-    elif rest and rest not in STOP_WORDS:
+    elif rest and rest not in STOP_WORDS and len(rest) <= 2 * MOST_LEXEME_BYTES:
+        # What is longer is dropped with its stem, which would take minutes to find.
         found.append(_stem(rest))
     return tuple(each for each in found if len(each.encode(errors="replace")) <= MOST_LEXEME_BYTES)
 

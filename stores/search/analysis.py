@@ -70,7 +70,7 @@ class RegexAnalyzer:
 class StandardAnalyzer:
     """See `stores.search.standard_terms`."""
 
-    id = "standard-1"
+    id = "standard-2"
 
     def tokens(self, text: str) -> Iterator[Token]:
         """See `Analyzer.tokens`."""

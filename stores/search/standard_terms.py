@@ -42,6 +42,9 @@ _CACHED_WORDS = 65536
 _LONGEST_CACHED = 40
 """Characters of a run whose terms are remembered: most are words that come again and again."""
 
+_LONGEST_STEMMED = 100
+"""Characters of a word that has a stem; the stemmer takes minutes for some of millions."""
+
 _BASIC_PLANE = 0x10000
 
 _UNSPACED = (
@@ -170,7 +173,8 @@ def word_terms(word: str) -> tuple[str, ...]:
 
 
 def _stem(word: str) -> str:
-    return _stem_word(word) if word.isascii() and word.isalpha() else word
+    is_english = len(word) <= _LONGEST_STEMMED and word.isascii() and word.isalpha()
+    return _stem_word(word) if is_english else word
 
 
 @dataclass(frozen=True)

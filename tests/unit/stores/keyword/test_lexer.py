@@ -54,6 +54,11 @@ def test_lexemes_are_dropped_at_the_size_at_which_postgresql_drops_them() -> Non
 
 
 @pytest.mark.spec("HS-18")
+@pytest.mark.timeout(10)  # the stemmer would take an hour
+def test_a_word_of_millions_of_letters_is_dropped() -> None:
+    assert set(lexemes("y" * 2_000_000 + " walking")) == {"walk"}
+
+
 def test_a_lexeme_of_more_bytes_than_postgresql_takes_is_dropped_alone() -> None:
     longest = "é" * (MOST_LEXEME_BYTES // 2)
     assert lexemes(f"{longest} {longest}é run") == {longest, "run"}

@@ -98,3 +98,9 @@ def test_an_excerpt_shows_the_match_wherever_it_is() -> None:
 def test_an_excerpt_is_where_most_terms_stand_together() -> None:
     text = "window " + "a " * 500 + "the window size is 4 GB " + "b " * 500
     assert "window size is 4 GB" in clipped(text, 200, {"window", "size"}, STANDARD)
+
+
+@pytest.mark.timeout(10)  # the stemmer would take an hour
+def test_a_word_of_millions_of_letters_is_one_term_as_it_is() -> None:
+    word = "y" * 2_000_000
+    assert analyzer_named("standard").terms(f"{word} walking") == [word, "walk"]
