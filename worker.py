@@ -36,6 +36,7 @@ from activities.streaming import DEFAULT_LIFETIME
 from agents.registry import load_agents
 from client import connect
 from converter import DATA_CONVERTER, for_replay
+from redacting import build_redaction, mask_log, refuse_plain_payloads
 from sandbox import workflow_runner
 from settings import Settings
 from stores.errors import StoreConfigurationError
@@ -271,12 +272,16 @@ async def run_worker(settings: Settings, *, stop: asyncio.Event) -> None:
     from stores.mongo.steps import MongoStepStore  # noqa: PLC0415 - the driver takes long
 
     agents = load_agents(settings.agent_paths)
+    refuse_plain_payloads(settings)
+    redaction = build_redaction(settings)
+    mask_log(redaction)
     store = MongoStepStore(
         db_url=settings.mongodb_uri,
         database=settings.mongodb_database,
         max_snapshots_per_run=settings.max_snapshots_per_run,
         media_store=open_media_store(settings.media),
         media_threshold_bytes=settings.media_threshold_bytes,
+        redaction=redaction,
     )
     try:
         client = await connect(settings, chunks=store.chunks)

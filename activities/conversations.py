@@ -281,8 +281,12 @@ class ConversationActivities:
                 max_tokens=request.max_tokens,
             )
         )
+        try:
+            prompt = store.conversations.prompt_of(turn.record)
+        except StoreError as error:
+            raise as_application_error(error) from error
         return BeginTurnResult(
-            prompt=turn.record.prompt, messages=messages, path_revision=variant.path_revision
+            prompt=prompt, messages=messages, path_revision=variant.path_revision
         )
 
     @activity.defn(name="finish_turn")

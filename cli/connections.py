@@ -129,6 +129,7 @@ async def opened_mongodb(settings: "Settings") -> AsyncGenerator["MongoStepStore
             "name its directory with --data-dir"
         )
         raise UnreachableError(message)
+    from redacting import build_redaction  # noqa: PLC0415
     from stores.media.opening import open_media_store  # noqa: PLC0415
 
     store = MongoStepStore(
@@ -136,6 +137,7 @@ async def opened_mongodb(settings: "Settings") -> AsyncGenerator["MongoStepStore
         database=settings.mongodb_database,
         media_store=open_media_store(settings.media),
         media_threshold_bytes=settings.media_threshold_bytes,
+        redaction=build_redaction(settings, is_strict=False),
     )
     try:
         yield store

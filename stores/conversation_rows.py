@@ -212,6 +212,7 @@ async def append_turn(
         public_id=new_public_id(now, after=head.last_turn_public_id),
         message_id=message.message_id,
         prompt=storable(message.text),
+        sealed_prompt=message.sealed_text,
         principal=message.principal,
         created_at=now,
     )

@@ -44,11 +44,6 @@ class ConversationStore(TurnStore):
     `ConversationError`, never retryable; `StoreUnavailableError` (retryable) is an outage.
     """
 
-    @property
-    @abstractmethod
-    def workspace_id(self) -> str:
-        """The workspace that this object is bound to."""
-
     @abstractmethod
     async def delete(self, conversation_id: str, *, now: datetime) -> RemovedConversation:
         """Remove a conversation, its runs and what else nothing refers to; its id stays taken.
@@ -157,6 +152,10 @@ class ConversationStore(TurnStore):
             ConversationNotFoundError: there is none.
             ConversationConflict: the name is manual or newer, or the content changed since.
         """
+        mask = self._redaction.text
+        name = ConversationName(
+            title=mask(name.title), subtitle=mask(name.subtitle), tags=tuple(map(mask, name.tags))
+        )
 
         async def work(rows: ConversationRows) -> tuple[ConversationRecord, bool]:
             head = await get_head(rows, conversation_id)

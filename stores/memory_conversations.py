@@ -19,6 +19,7 @@ from stores.conversation_records import (
 from stores.conversation_rows import ConversationRows
 from stores.conversations import ConversationStore, buried
 from stores.errors import ConversationNotFoundError
+from stores.redaction import NO_REDACTION, Redaction
 
 Result = TypeVar("Result")
 
@@ -58,9 +59,16 @@ class ConversationTables:
 class InMemoryConversations(ConversationStore):
     """`ConversationStore` in memory; one transaction at a time."""
 
-    def __init__(self, tables: ConversationTables, *, workspace_id: str) -> None:
+    def __init__(
+        self,
+        tables: ConversationTables,
+        *,
+        workspace_id: str,
+        redaction: Redaction = NO_REDACTION,
+    ) -> None:
         self._tables = tables
         self._workspace_id = workspace_id
+        self._redaction = redaction
 
     @property
     def workspace_id(self) -> str:

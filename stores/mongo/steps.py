@@ -28,6 +28,7 @@ from stores.preparing import PreparedCommit, check_identifiers, prepare
 from stores.records import (
     ContinuableSnapshot,
 )
+from stores.redaction import NO_REDACTION, Redaction
 from stores.retention import check_bound
 from stores.search.analysis import AnalyzerName
 from stores.single import prepare_history
@@ -51,6 +52,7 @@ class MongoStepStore(MongoReads):
         media_store: MediaChoice = "auto",
         media_threshold_bytes: int = DEFAULT_THRESHOLD_BYTES,
         search_analyzer: AnalyzerName = "standard",
+        redaction: Redaction = NO_REDACTION,
     ) -> None:
         """Bind the store; nothing is connected before the first call.
 
@@ -63,12 +65,14 @@ class MongoStepStore(MongoReads):
             media_store: for large content; by default a `MongoMediaStore` in this database.
             media_threshold_bytes: content of this size and above goes there.
             search_analyzer: of the index; another one than it was made with needs `reindex`.
+            redaction: what is masked in all that is written.
 
         Raises:
             ValueError: not exactly one of `client` and `db_url`, no `database`, or a bound or a
                 threshold below 1.
             InvalidIdentifierError: the workspace id is malformed.
         """
+        self._redaction = redaction
         self._recent = RecentCommits()
         self._search = SearchMemory(search_analyzer)
         self._bound = check_bound(max_snapshots_per_run)
@@ -102,6 +106,11 @@ class MongoStepStore(MongoReads):
         return self._workspace_id
 
     @property
+    def redaction(self) -> Redaction:
+        """See `StepStore.redaction`."""
+        return self._redaction
+
+    @property
     def media_store(self) -> MediaStore | None:
         """Where large content of this workspace's messages is."""
         return self._media.media_store
@@ -109,7 +118,9 @@ class MongoStepStore(MongoReads):
     @property
     def attempts(self) -> MongoAttempts:
         """The attempts of tool calls in this workspace."""
-        return MongoAttempts(self._connection, workspace_id=self._workspace_id)
+        return MongoAttempts(
+            self._connection, workspace_id=self._workspace_id, redaction=self._redaction
+        )
 
     @property
     def streams(self) -> MongoStreams:
@@ -124,7 +135,9 @@ class MongoStepStore(MongoReads):
     @property
     def conversations(self) -> MongoConversations:
         """See `StepStore.conversations`."""
-        return MongoConversations(self._connection, workspace_id=self._workspace_id)
+        return MongoConversations(
+            self._connection, workspace_id=self._workspace_id, redaction=self._redaction
+        )
 
     def for_workspace(self, workspace_id: str) -> "MongoStepStore":
         """See `StepStore.for_workspace`."""
@@ -188,6 +201,7 @@ class MongoStepStore(MongoReads):
     async def commit(self, commit: Commit) -> CommitResult:
         """See `StepStore.commit`. One transaction, repeated for up to 5 s when others interfere."""
         check_identifiers(commit)
+        commit = self._redaction.commit(commit)
         texts = await self._media.texts_of(commit.operations)
         prepared = prepare(commit, texts=texts)
 
@@ -199,6 +213,7 @@ class MongoStepStore(MongoReads):
 
     async def _commit_history(self, snapshot: ContinuableSnapshot) -> CommitResult:
         check_identifier("run_id", snapshot.run_id)
+        snapshot = self._redaction.snapshot(snapshot)
         texts = [await self._media.text_of(each) for each in snapshot.messages]
 
         async def placed(transaction: Transaction) -> PreparedCommit:

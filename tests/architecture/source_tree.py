@@ -9,6 +9,7 @@ ENTRY_POINTS = (
     "converter.py",
     "payload_codec.py",
     "payload_driver.py",
+    "redacting.py",
     "sandbox.py",
     "settings.py",
     "worker.py",
