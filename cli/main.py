@@ -26,6 +26,7 @@ from cli.conversations import (
 from cli.demo import demo_command
 from cli.dev import dev_command
 from cli.difference import diff_command
+from cli.erasing import erase_command
 from cli.failures import CommandError, ExitCode
 from cli.following import follow_command
 from cli.importing import import_harness_command
@@ -165,6 +166,7 @@ _add(
     delete_conversation_command,
     "perdure delete-conversation trip-1 --delete",
 )
+_add("erase", erase_command, "perdure erase trip-1 --delete --cancel")
 _add("new-agent", new_agent_command, "perdure new-agent concierge --like conversation")
 _add("tree", tree_command, "perdure tree trip-1")
 _add("diff", diff_command, "perdure diff scripted-20260101-120000-3fa9c1 mine --json")

@@ -238,6 +238,8 @@ def buried(head: ConversationRecord, now: datetime) -> ConversationRecord:
         title="",
         subtitle="",
         tags=(),
+        principal=None,
+        settings="{}",
         revision=head.revision + 1,
         updated_at=max(now, head.updated_at),
     )

@@ -302,13 +302,14 @@ INDEXES: tuple[Index, ...] = (
         only={"touched_at": {"$exists": True}},
     ),
 )
-"""All indexes besides `_id`, which alone serves `commit_heads`, `messages`, `workspaces` and
-`payload_manifests`."""
+"""All indexes besides `_id`, which alone serves `commit_heads`, `erasures`, `messages`,
+`workspaces` and `payload_manifests`."""
 
 COLLECTIONS: tuple[str, ...] = (
     "commit_heads",
     "conversation_messages",
     "conversations",
+    "erasures",
     "events",
     "media",
     "media_chunks",

@@ -1,6 +1,7 @@
 """The step store on MongoDB: what production runs on."""
 
 import copy
+from collections.abc import Callable
 from datetime import timedelta
 
 from stores.commits import Commit, CommitResult
@@ -13,12 +14,14 @@ from stores.mongo.chunks import MongoChunkStore
 from stores.mongo.client import Client, MongoConnection
 from stores.mongo.commit import MongoCommits
 from stores.mongo.conversations import MongoConversations
+from stores.mongo.erasing import Eraser
 from stores.mongo.existing import message_log
 from stores.mongo.failures import store_errors
 from stores.mongo.fitness import initialise_database, verify_database
 from stores.mongo.media import MongoMediaStore
 from stores.mongo.reading import MongoReads
 from stores.mongo.recent import RecentCommits
+from stores.mongo.removing import Before
 from stores.mongo.search_index import SearchIndex, SearchMemory
 from stores.mongo.search_texts import SearchTexts
 from stores.mongo.streaming import MongoStreams
@@ -166,6 +169,25 @@ class MongoStepStore(MongoReads):
             self._connection, namespace=namespace, is_needed=is_needed, is_dry=is_dry
         )
         return await sweeper.run(grace=grace)
+
+    def eraser(
+        self,
+        *,
+        namespace: str,
+        before: Before,
+        workflow_of: Callable[[str, str], str],
+        grace: timedelta,
+    ) -> Eraser:
+        """What erases from this workspace; see `Eraser`."""
+        return Eraser(
+            self._connection,
+            workspace_id=self._workspace_id,
+            media_store=self._media.media_store,
+            namespace=namespace,
+            before=before,
+            workflow_of=workflow_of,
+            grace=grace,
+        )
 
     async def sweep(
         self,

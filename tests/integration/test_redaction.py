@@ -233,11 +233,11 @@ async def test_a_later_attempt_gets_the_result_as_it_was_and_the_database_does_n
     attempts = [
         ToolAttempt(token=str(number), worker="w", started_at=at(number)) for number in (1, 2)
     ]
-    for attempt in attempts:
-        entry = await store.attempts.enter(place, attempt, tool_name="take", policy="once")
-        if entry.verdict == "run":
-            end = AttemptEnd(outcome="completed", ended_at=at(3), result=TOKEN.encode())
-            assert await store.attempts.leave(place, attempt.token, end)
+    first, second = attempts
+    await store.attempts.enter(place, first, tool_name="take", policy="once")
+    end = AttemptEnd(outcome="completed", ended_at=at(3), result=TOKEN.encode())
+    assert await store.attempts.leave(place, first.token, end)
+    entry = await store.attempts.enter(place, second, tool_name="take", policy="once")
 
     assert entry.verdict == "recorded"
     assert entry.gate.result == TOKEN.encode()
