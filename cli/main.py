@@ -27,6 +27,7 @@ from cli.demo import demo_command
 from cli.dev import dev_command
 from cli.difference import diff_command
 from cli.erasing import erase_command
+from cli.exporting import export_command, import_command
 from cli.failures import CommandError, ExitCode
 from cli.following import follow_command
 from cli.importing import import_harness_command
@@ -167,6 +168,8 @@ _add(
     "perdure delete-conversation trip-1 --delete",
 )
 _add("erase", erase_command, "perdure erase trip-1 --delete --cancel")
+_add("export", export_command, "perdure export trip-1 --to trip-1.jsonl")
+_add("import", import_command, "perdure import trip-1.jsonl --as-new")
 _add("new-agent", new_agent_command, "perdure new-agent concierge --like conversation")
 _add("tree", tree_command, "perdure tree trip-1")
 _add("diff", diff_command, "perdure diff scripted-20260101-120000-3fa9c1 mine --json")

@@ -289,6 +289,23 @@ class UnsealedError(StoreError):
         )
 
 
+class ExportFileError(StoreError, ValueError):
+    """A file cannot be imported: it is no export, of a newer version, cut, or was changed."""
+
+    def __init__(self, path: object, problem: str) -> None:
+        self.path = path
+        self.problem = problem
+        super().__init__(path, problem)
+
+    def __str__(self) -> str:
+        """What was tried, on which file, what was found."""
+        return f"{str(self.path)!r} {self.problem}. Nothing was imported"
+
+
+class ImportRefusedError(StoreError, ValueError):
+    """An export does not go into this store as it is. Nothing was written."""
+
+
 class ConversationError(StoreError):
     """A conversation cannot do what it was asked. The message names it and says why."""
 

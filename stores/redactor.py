@@ -89,6 +89,10 @@ class Redactor:
             masked = pattern.sub(MASK, masked)
         return masked if self._hook is None else _hooked(self._hook, masked)
 
+    def known(self, text: str) -> str:
+        """The text with masks for known values alone."""
+        return self._secrets.sub(MASK, text)
+
     def json_text(self, text: str) -> str:
         """A text that is JSON, if it is any: it stays JSON, whatever a pattern matches."""
         try:

@@ -16,12 +16,14 @@ from stores.mongo.commit import MongoCommits
 from stores.mongo.conversations import MongoConversations
 from stores.mongo.erasing import Eraser
 from stores.mongo.existing import message_log
+from stores.mongo.exporting import Exporter
 from stores.mongo.failures import store_errors
 from stores.mongo.fitness import initialise_database, verify_database
 from stores.mongo.media import MongoMediaStore
 from stores.mongo.reading import MongoReads
 from stores.mongo.recent import RecentCommits
 from stores.mongo.removing import Before
+from stores.mongo.restoring import Restorer
 from stores.mongo.search_index import SearchIndex, SearchMemory
 from stores.mongo.search_texts import SearchTexts
 from stores.mongo.streaming import MongoStreams
@@ -187,6 +189,25 @@ class MongoStepStore(MongoReads):
             before=before,
             workflow_of=workflow_of,
             grace=grace,
+        )
+
+    def exporter(self, *, with_media: bool, tells_people: bool) -> Exporter:
+        """What reads runs and conversations of this workspace as lines; see `Exporter`."""
+        return Exporter(
+            self._connection,
+            workspace_id=self._workspace_id,
+            media_store=self._media.media_store if with_media else None,
+            redaction=self._redaction,
+            tells_people=tells_people,
+        )
+
+    def restorer(self, *, as_new: bool) -> Restorer:
+        """What writes such lines into this workspace; see `Restorer`."""
+        return Restorer(
+            self._connection,
+            workspace_id=self._workspace_id,
+            media_store=self._media.media_store,
+            as_new=as_new,
         )
 
     async def sweep(

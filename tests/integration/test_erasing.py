@@ -89,7 +89,7 @@ class Place:
             store=self.store,
         )
         await chat.say(f"My word is {word}.")
-        await chat.rename(title=word, subtitle=f"of {word}", tags=[word])
+        await chat.rename(title=word, subtitle=f"of {word}", tags=(word,))
         long = f"{word} {'x' * 20_000}"
         calls = script([[("echo", {"text": word})], [("echo", {"text": long})]], f"So {word}.")
         runs = [
@@ -223,7 +223,7 @@ async def test_a_workspace_goes_with_everything_and_a_fork_keeps_a_conversation(
     fork = place.store.conversations.fork(conversation, at_position=0, into="fork", now=now)
     await fork
 
-    with pytest.raises(ConversationConflict, match="'fork'.*--keep-inherited"):
+    with pytest.raises(ConversationConflict, match=r"'fork'.*--keep-inherited"):
         await place.erase(Erasure(conversation_id=conversation))
     with pytest.raises(ConversationNotFoundError):
         await place.erase(Erasure(conversation_id="never"))
