@@ -18,6 +18,9 @@ from stores.mongo.steps import MongoStepStore
 from stores.records import ToolEffectResolution
 from stores.redaction import Redaction
 from stores.redactor import MASK, Redactor
+from stores.search.answering import search_history
+from stores.search.query import HistoryQuery
+from stores.search.source import SnapshotHistorySource
 from tests.stores.writer import Execution, RunScript, at, request
 
 pytestmark = pytest.mark.integration
@@ -136,7 +139,8 @@ async def test_a_conversation_comes_back_with_its_turns_and_can_be_searched(
         run = await here.get_run(run_id=run_id)
         assert run is not None
         assert run.metadata == {"of": admitted.variant.run_id}
-        await here.history_index.catch_up(run.conversation_id)
+        query = HistoryQuery(text="large", conversation_id=head.conversation_id)
+        assert (await search_history(SnapshotHistorySource(here), query)).messages
 
 
 async def test_people_and_known_secrets_stay_behind(
@@ -193,6 +197,10 @@ def _foreign(data: bytes) -> bytes:
     return b'{"a": 1}\n' + data
 
 
+def _nothing(data: bytes) -> bytes:
+    return data[:0]
+
+
 def _longer(data: bytes) -> bytes:
     return data + b"{}\n"
 
@@ -207,7 +215,7 @@ def _longer(data: bytes) -> bytes:
         (_newer, "has version 2"),
         (_foreign, "is no export"),
         (_longer, "goes on behind"),
-        (lambda _: b"", "is empty"),
+        (_nothing, "is empty"),
     ],
 )
 async def test_a_file_that_is_not_as_it_was_written_is_refused(
