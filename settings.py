@@ -94,6 +94,11 @@ class Settings(BaseSettings):
     payload_workspace_keys: dict[str, str] = Field(
         default={}, description="JSON object of workspaces with a key of their own: id to key id"
     )
+    retention: str = Field(
+        default="",
+        description="what is kept of ended runs: JSON object of policies by workspace, or `file:` "
+        "and a path",
+    )
     redact_env: str = Field(
         default="",
         description="comma-separated names of environment variables whose values are never stored",

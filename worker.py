@@ -31,12 +31,14 @@ from activities.history import HistoryActivities
 from activities.naming import NamingActivities
 from activities.payloads import PayloadInterceptor, PayloadSettling
 from activities.reconciling import ReconcileActivities
+from activities.retaining import RetentionActivities
 from activities.searching import SearchActivities
 from activities.streaming import DEFAULT_LIFETIME
 from agents.registry import load_agents
 from client import connect
 from converter import DATA_CONVERTER, for_replay
 from redacting import build_redaction, mask_log, refuse_plain_payloads
+from retaining import retention_of
 from sandbox import workflow_runner
 from settings import Settings
 from stores.errors import StoreConfigurationError
@@ -44,6 +46,7 @@ from stores.local import LocalStepStore
 from stores.media.opening import open_media_store
 from stores.opening import open_step_store
 from stores.protocols import StepStore
+from stores.retention_policies import load_policies
 from workflows import names
 from workflows.agent_run_models import AgentRunInput
 from workflows.agents import find_deps_factory, find_reconcile, register_agents
@@ -142,6 +145,7 @@ def build_worker(
             SearchActivities(store).search_conversation_history,
             *conversations.activities,
             NamingActivities(store).name_conversation,
+            RetentionActivities(retention_of(settings, store, client)).apply_retention,
             *activities,
         ],
         plugins=[AgentPlugin(agent) for agent in agents],
@@ -273,6 +277,7 @@ async def run_worker(settings: Settings, *, stop: asyncio.Event) -> None:
 
     agents = load_agents(settings.agent_paths)
     refuse_plain_payloads(settings)
+    load_policies(settings.retention)  # a policy that contradicts itself is told here, not at night
     redaction = build_redaction(settings)
     mask_log(redaction)
     store = MongoStepStore(

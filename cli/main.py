@@ -39,6 +39,7 @@ from cli.processes import LocalServerError
 from cli.reindexing import reindex_command
 from cli.replay import replay_command
 from cli.resolving import resolve_command
+from cli.retention import retention_app
 from cli.runs import (
     events_command,
     messages_command,
@@ -176,6 +177,9 @@ _add("diff", diff_command, "perdure diff scripted-20260101-120000-3fa9c1 mine --
 _add("chaos", chaos_command, "perdure chaos --points 20 --seed 7")
 _add("codec-server", codec_server_command, "perdure codec-server --port 8234")
 _add("replay", replay_command, "perdure replay scripted-20260101-120000-3fa9c1")
+
+
+app.add_typer(retention_app)
 
 
 def main() -> Never:

@@ -98,6 +98,8 @@ class RunRecord:
     forked_from: str | None = None
     from_snapshot: int | None = None
     """Sequence of the snapshot of that run which this one began with."""
+    details_pruned_at: datetime | None = None
+    """When retention removed its events, its tool effects and its live text."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,9 @@ APPROVALS_PATCH = "approvals"
 CONVERSATION = "conversation"
 """Workflow type of a conversation."""
 
+RETENTION = "retention"
+"""Workflow type of a retention that a schedule starts."""
+
 SAY_UPDATE = "say"
 STEER_UPDATE = "steer"
 REGENERATE_UPDATE = "regenerate"

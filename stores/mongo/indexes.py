@@ -159,6 +159,21 @@ INDEXES: tuple[Index, ...] = (
         fields=("branches.execution_id",),
         only={"branches.execution_id": {"$exists": True}},  # marked runs have gone on, too
     ),
+    Index(
+        name="runs_ended_v1",
+        collection="runs",
+        fields=("workspace_id", "ended_at", "_id"),
+        only={"live": True, "ended_at": {"$exists": True}},
+    ),
+    *(
+        Index(
+            name=f"{collection}_marked_run_v1",
+            collection=collection,
+            fields=("run_id", "workspace_id"),
+            only={"live": False},
+        )
+        for collection in ("events", "snapshots", "tool_effects", "positions")
+    ),
     Index(name="runs_commit_v1", collection="runs", fields=("branch", "number")),
     *_of_keyed("events"),
     *_of_keyed("snapshots"),

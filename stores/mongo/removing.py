@@ -41,6 +41,9 @@ _SHOWN = {"conversation_id": 1, "branches": 1}
 OF_RUNS = ("events", "snapshots", "tool_effects", "tool_attempts", STREAMS)
 """Collections whose rows belong to one run, by `run_id` and `workspace_id`."""
 
+MARKED = frozenset({"events", "snapshots", "tool_effects", "positions"})
+"""Those whose rows may be marked instead of removed."""
+
 OF_CONVERSATIONS = ("conversation_messages", LOG)
 """Collections whose rows belong to one conversation, by its id and `workspace_id`."""
 
@@ -183,16 +186,9 @@ class Remover:
         """Rows of the runs first, the runs last."""
         self.counts["executions"] += await self._before(runs)
         ids = [each.run_id for each in runs]
-        of_runs: Document = {"run_id": {"$in": ids}, "workspace_id": self._workspace_id}
-        positions = self._database["positions"]
-        pipeline: list[Document] = [
-            {"$match": {**of_runs, "message": {"$exists": True}}},
-            {"$group": {"_id": "$message"}},
-        ]
-        digests = [each["_id"] for each in await (await positions.aggregate(pipeline)).to_list()]
-        for name in OF_RUNS:
-            await self._delete(name, of_runs)
-        await self._delete("positions", of_runs)
+        digests = await self._messages_of(ids)
+        for name in (*OF_RUNS, "positions"):
+            self.counts[name] += await delete_of_runs(self._database, name, self._workspace_id, ids)
         for start in range(0, len(digests), _BATCH):
             await self._remove_messages(digests[start : start + _BATCH])
         await self._close_heads(runs)
@@ -212,6 +208,20 @@ class Remover:
                 self.outdated_logs.discard(each)
             else:
                 self.outdated_logs.add(each)
+
+    async def _messages_of(self, run_ids: Sequence[str]) -> list[str]:
+        """What their logs name, marked positions included."""
+        digests: set[str] = set()
+        for is_live in (True, False):
+            match: Document = {
+                "run_id": {"$in": list(run_ids)},
+                "workspace_id": self._workspace_id,
+                "live": is_live,
+            }
+            pipeline: list[Document] = [{"$match": match}, {"$group": {"_id": "$message"}}]
+            found = await self._database["positions"].aggregate(pipeline)
+            digests |= {each["_id"] async for each in found}
+        return sorted(digests)
 
     async def _remove_messages(self, digests: Sequence[str]) -> None:
         media = await self._media_of(digests)
@@ -286,6 +296,26 @@ async def remove_conversation(
     remover = Remover(connection, workspace_id)
     await remover.conversation(conversation_id, now=now, keeps_inherited=True)
     return RemovedConversation(conversation_id=conversation_id, counts=dict(remover.counts))
+
+
+async def delete_of_runs(
+    database: Database,
+    collection: str,
+    workspace_id: str,
+    run_ids: Sequence[str],
+    *,
+    session: AsyncClientSession | None = None,
+) -> int:
+    """Delete all rows of these runs; live and marked ones are found by different indexes."""
+    mine: Document = {"run_id": {"$in": list(run_ids)}, "workspace_id": workspace_id}
+    queries = [mine]
+    if collection in MARKED:
+        queries = [{**mine, "live": True}, {**mine, "live": False}]
+    counts = [
+        (await database[collection].delete_many(each, session=session)).deleted_count
+        for each in queries
+    ]
+    return sum(counts)
 
 
 async def remove_messages(connection: MongoConnection, digests: Sequence[str]) -> int:

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from stores.commits import Commit, CommitResult
 from stores.identifiers import DEFAULT_WORKSPACE, check_identifier
@@ -24,6 +24,8 @@ from stores.mongo.reading import MongoReads
 from stores.mongo.recent import RecentCommits
 from stores.mongo.removing import Before
 from stores.mongo.restoring import Restorer
+from stores.mongo.retaining import Retainer
+from stores.mongo.retaining import Tell as RetentionTell
 from stores.mongo.search_index import SearchIndex, SearchMemory
 from stores.mongo.search_texts import SearchTexts
 from stores.mongo.streaming import MongoStreams
@@ -35,6 +37,7 @@ from stores.records import (
 )
 from stores.redaction import NO_REDACTION, Redaction
 from stores.retention import check_bound
+from stores.retention_policies import Retained, RetentionPolicy
 from stores.search.analysis import AnalyzerName
 from stores.single import prepare_history
 
@@ -209,6 +212,32 @@ class MongoStepStore(MongoReads):
             media_store=self._media.media_store,
             as_new=as_new,
         )
+
+    async def retain(
+        self,
+        policy: RetentionPolicy,
+        *,
+        temporal_keeps: timedelta,
+        now: datetime,
+        is_dry: bool = True,
+        tell: RetentionTell = lambda _: None,
+    ) -> Retained:
+        """Take out of this workspace what the policy does not keep; see `Retainer`."""
+        retainer = Retainer(
+            self._connection,
+            self._index.indexer,
+            workspace_id=self._workspace_id,
+            policy=policy,
+            temporal_keeps=temporal_keeps,
+            is_dry=is_dry,
+            tell=tell,
+        )
+        return await retainer.run(now=now)
+
+    async def workspace_ids(self) -> list[str]:
+        """The workspaces that have runs."""
+        with store_errors("list the workspaces", self._connection.where):
+            return sorted(await self._connection.database["runs"].distinct("workspace_id"))
 
     async def sweep(
         self,

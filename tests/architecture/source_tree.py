@@ -10,6 +10,7 @@ ENTRY_POINTS = (
     "payload_codec.py",
     "payload_driver.py",
     "redacting.py",
+    "retaining.py",
     "sandbox.py",
     "settings.py",
     "worker.py",
