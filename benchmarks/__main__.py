@@ -17,6 +17,7 @@ from benchmarks.figures import Figure
 from benchmarks.hops import measure_hops
 from benchmarks.reference_environment import reference_python
 from benchmarks.report import Result, print_report, print_report_json, write_page
+from benchmarks.retention import measure_retention
 from benchmarks.runs import measure_runs
 from benchmarks.seconds import measure_seconds
 from benchmarks.sizes import measure_sizes
@@ -43,6 +44,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Awaitable[Sequence[Figure]]]] = {
     "effects": measure_effects,
     "sizes": measure_sizes,
     "turns": measure_turns,
+    "retention": measure_retention,
 }
 
 

@@ -133,18 +133,22 @@ PLANS = st.lists(
     min_size=1,
     max_size=9,
 )
+
+
+def _policy(
+    details: float | None, whole: float | None, newest: int | None, *, originals: bool
+) -> RetentionPolicy:
+    said: dict[str, Any] = {"details_days": details, "runs_days": whole}
+    said |= {"snapshots": newest, "originals": originals} if newest else {}
+    return RetentionPolicy.model_validate(said)
+
+
 ANY_POLICIES = st.builds(
-    lambda details, whole, newest, originals: RetentionPolicy.model_validate(
-        {
-            **({"details_days": details} if details else {}),
-            **({"runs_days": whole} if whole else {}),
-            **({"snapshots": newest, "originals": originals} if newest else {}),
-        }
-    ),
+    _policy,
     st.sampled_from([None, 3, 10]),
     st.sampled_from([None, 15, 40]),
     st.sampled_from([None, 1, 2]),
-    st.booleans(),
+    originals=st.booleans(),
 )
 
 
