@@ -22,7 +22,10 @@ ROWS = ("events", "snapshots", "tool_effects")
 
 _PAGE = 200
 
-_OWN = frozenset({"_id", "workspace_id", "live", "unindexed", "claim_count", "sweeps"})
+IMPORTED = "import_id"
+"""Field of rows that came from a file: its digest."""
+
+_OWN = frozenset({"_id", "workspace_id", "live", "unindexed", "claim_count", "sweeps", IMPORTED})
 """Fields that belong to the database and not to the run."""
 
 
@@ -162,7 +165,8 @@ class Exporter:
                 yield line
         async for rows, texts in self._positions(run_id, "text"):
             for row in rows:
-                yield {"kind": "message", **self._row(row), "text": texts[row["message"]]}
+                text = texts[row.pop("message")]
+                yield {"kind": "message", **self._row(row), "text": text}
         for name in ROWS:
             order = [("sequence", 1), ("_id", 1)]
             found = self._database[name].find({**mine, "run_id": run_id}, batch_size=_PAGE)

@@ -32,7 +32,7 @@ from stores.mongo.conversation_documents import (
     variant_document,
 )
 from stores.mongo.documents import MAX_PLAIN_RANGES, Document
-from stores.mongo.exporting import ROWS
+from stores.mongo.exporting import IMPORTED, ROWS
 from stores.mongo.failures import store_errors
 from stores.mongo.media import media_id
 from stores.mongo.writing import put_body
@@ -40,9 +40,6 @@ from stores.public_ids import new_public_id
 from stores.ranges import packed
 
 _PAGE = 200
-
-IMPORTED = "import_id"
-"""Field of rows that came from a file: its digest."""
 
 _NAMES_OF_RUNS = ("run_id", "parent_run_id", "continued_from", "forked_from")
 

@@ -160,7 +160,7 @@ async def test_nothing_is_left_of_a_conversation_and_another_one_is_as_it_was(
     assert receipt.pending == {}
     assert receipt.counts["runs"] == 4
     assert receipt.counts["executions"] == 5
-    assert receipt.counts["media" if place.media is None else "media_files"] == 1
+    assert receipt.counts["media" if place.media is None else "media_files"] == 2
     assert (await place.erase(Erasure(conversation_id=mine))).counts == receipt.counts
     assert await place.store.conversations.find(other) is not None
     assert set(place.places(others)) >= {"messages", "turns", "payload_chunks", "tool_effects"}

@@ -139,7 +139,7 @@ async def test_a_conversation_comes_back_with_its_turns_and_can_be_searched(
         run = await here.get_run(run_id=run_id)
         assert run is not None
         assert run.metadata == {"of": admitted.variant.run_id}
-        query = HistoryQuery(text="large", conversation_id=head.conversation_id)
+        query = HistoryQuery(text="large", conversation_id=run.conversation_id)
         assert (await search_history(SnapshotHistorySource(here), query)).messages
 
 
