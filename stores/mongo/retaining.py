@@ -300,7 +300,7 @@ class Retainer:
         live: Document = {"workspace_id": self._workspace_id, "live": True}
         elsewhere: Document = {**live, "conversation_id": {"$ne": conversation_id}}
         if conversation_id is None:
-            elsewhere = {**live, "_id": {"$nin": ids}}
+            elsewhere = {**live, "_id": {"$not": {"$in": ids}}}
         parents = [each["parent_run_id"] for each in page if "parent_run_id" in each]
         if parents and await runs.find_one({**elsewhere, "_id": {"$in": parents}}, {"_id": 1}):
             return True  # it goes with the run that it belongs to
