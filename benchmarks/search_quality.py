@@ -1,31 +1,39 @@
 """`python -m benchmarks.search_quality`: docstring to code, our analyzer beside the reference's.
 
-Each function of an installed package is a message without its docstring; the first sentence of the
-docstring is the query that has to find it. Nothing is tuned on it, and the draw is fixed.
+Each function is a message without its docstring; the first paragraph of the docstring is the query
+that has to find it. The functions are those of the packages that the lock file installs, or with
+`--corpus library` of Python's own library. Nothing is tuned on them, and the draw is fixed.
 """
 
 import argparse
 import ast
-import json
 import random
+import sysconfig
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Literal
 
 from stores.search.analysis import AnalyzerName, analyzer_named
 from stores.search.bm25 import Bm25, ranked
 
 SHOWN = 10
 ROUNDS = 1000
-LIBRARY = Path(json.__file__).parents[1]
+Corpus = Literal["installed", "library"]
 
 
-def pairs() -> Iterator[tuple[str, str]]:
-    """First sentence of a docstring, and the function without it, of Python's own library."""
-    for path in sorted(LIBRARY.glob("*.py")) + sorted(LIBRARY.glob("[a-s]*/*.py")):
-        if "site-packages" in path.parts or "test" in path.parts:
-            continue
+def sources(corpus: Corpus) -> list[Path]:
+    """Files with Python code that is no test."""
+    home = Path(sysconfig.get_path("purelib" if corpus == "installed" else "stdlib"))
+    paths = [path.relative_to(home) for path in sorted(home.rglob("*.py"))]
+    apart = ("test", "site-packages")
+    return [home / path for path in paths if not any(word in str(path) for word in apart)]
+
+
+def pairs(paths: Iterable[Path]) -> Iterator[tuple[str, str]]:
+    """First paragraph of a docstring, and the function without it."""
+    for path in paths:
         try:
             tree = ast.parse(path.read_text())
         except (SyntaxError, UnicodeDecodeError):
@@ -54,12 +62,13 @@ def hits(
     return found
 
 
-def measured(documents: int, queries: int) -> tuple[float, float, float, float]:
+def measured(corpus: Corpus, documents: int, queries: int) -> tuple[float, float, float, float]:
     """hit@10 of both, their ratio, and the lower end of its 95 % interval by bootstrap."""
     dice = random.Random(11)  # noqa: S311 - no secret
-    drawn = list(dict.fromkeys(islice(pairs(), 3 * documents)))
+    paths = sources(corpus)
+    dice.shuffle(paths)
+    drawn = list(dict.fromkeys(islice(pairs(paths), documents)))
     dice.shuffle(drawn)
-    drawn = drawn[:documents]
     asked = [(index, drawn[index][0]) for index in range(min(queries, len(drawn)))]
     bodies = [body for _, body in drawn]
     ours, theirs = (hits(bodies, asked, name) for name in ("standard", "regex"))
@@ -74,10 +83,11 @@ def measured(documents: int, queries: int) -> tuple[float, float, float, float]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--documents", type=int, default=5000)
+    parser.add_argument("--corpus", choices=["installed", "library"], default="installed")
+    parser.add_argument("--documents", type=int, default=10_000)
     parser.add_argument("--queries", type=int, default=300)
     arguments = parser.parse_args()
-    ours, theirs, ratio, low = measured(arguments.documents, arguments.queries)
+    ours, theirs, ratio, low = measured(arguments.corpus, arguments.documents, arguments.queries)
     print(
         f"docstring to code, {arguments.queries} queries: hit@10 {ours:.3f}, the reference's "
         f"terms {theirs:.3f}; {ratio:.2f} x, at least {low:.2f} x (95 %)"

@@ -91,7 +91,7 @@ class Outcome:
         ]
 
     def count_bodies(self, bodies: Counter[str], tools: Mapping[str, str]) -> None:
-        """Note calls of `once` tools that ran twice, or never.
+        """Note calls of `once` tools that ran twice.
 
         Args:
             bodies: how often each call's body began.

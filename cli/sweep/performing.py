@@ -23,10 +23,10 @@ from temporalio.service import RPCError
 
 from cli.sweep.disturbing import Disturber
 from cli.sweep.judging import Outcome, with_parked_call, without_marks
-from cli.sweep.points import CHILD, ROOT, Point
+from cli.sweep.points import CHILD, ROOT, Mode, Point
 from cli.sweep.script import AGENTS, STEPS, body_counts
 from cli.sweep.stage import Lane, TooLateError, seen
-from cli.sweep.traces import Trail, stored_and_replayed, trail_of
+from cli.sweep.traces import Trail, histories_of, stored_and_replayed, trail_of
 from cli.sweep.workers import ListeningPlan, WorkerProcess
 from stores.attempts import ToolGate
 from stores.errors import StoreUnavailableError
@@ -44,6 +44,13 @@ STRIKES_WITHIN = timedelta(seconds=60)
 ENDS_WITHIN = timedelta(seconds=150)
 LATE_WITHIN = timedelta(seconds=40)
 """Each many times what it takes when nothing else runs."""
+
+MODES: dict[Mode, dict[str, object]] = {
+    "local": {},
+    "regular": {"boundary_mode": "regular"},
+    "hopping": {"hop_after_requests": 2},
+}
+"""By mode, settings of the workers."""
 
 _STARVED = "deadlock"
 """In the words of the SDK where a replay got no processor for two seconds."""
@@ -84,7 +91,7 @@ class Performance:
         began = monotonic()
         self.directory.mkdir()
         plan = FaultPlan(directory=self.directory, faults=(self._fault(),))
-        settings = self.lane.settings(self.run_id, boundary_mode=self.point.mode)
+        settings = self.lane.settings(self.run_id, **MODES[self.point.mode])
         worker = WorkerProcess(settings=settings, plan=plan, planted=self.planted)
         disturber = Disturber(self.lane, self.point, self.handle, plan, worker)
         try:
@@ -242,10 +249,10 @@ class Performance:
 
 async def problems_of_history(lane: Lane, run_id: str, *, tries: int = 5) -> list[str]:
     """Whether the run's history replays, and the store holds the path that it holds."""
-    history = await lane.client.get_workflow_handle(run_id).fetch_history()
+    histories = await histories_of(lane.client, run_id)
     try:
         async with _REPLAYING:
-            stored, path = await stored_and_replayed(lane.store, history, AGENTS)
+            stored, path = await stored_and_replayed(lane.store, histories, AGENTS)
     except Exception as error:  # noqa: BLE001 - whatever a replay finds
         if _STARVED in str(error) and tries > 1:
             return await problems_of_history(lane, run_id, tries=tries - 1)
@@ -336,13 +343,13 @@ async def run_ids_of(store: StepStore, run_id: str) -> dict[str, str]:
     return found
 
 
-async def perform_undisturbed(lane: Lane) -> tuple[Undisturbed, Path]:
+async def perform_undisturbed(lane: Lane, mode: Mode = "local") -> tuple[Undisturbed, Path]:
     """A run that nothing disturbs, and the directory where all is noted of it."""
     run_id = f"undisturbed-{secrets.token_hex(8)}"
     directory = lane.directory / run_id
     directory.mkdir()
     plan = ListeningPlan(directory=directory)
-    worker = WorkerProcess(settings=lane.settings(run_id), plan=plan)
+    worker = WorkerProcess(settings=lane.settings(run_id, **MODES[mode]), plan=plan)
     worker.start()
     try:
         handle = await start_run(lane.client, run_id)

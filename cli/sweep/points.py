@@ -20,6 +20,8 @@ Disturbance = Literal[
 answer is; a write comes again, late; the worker is frozen and goes on when another one has taken
 over; and what a case adds: the run is cancelled, or reset, an update waits, the worker stops."""
 
+Mode = Literal["local", "regular", "hopping"]
+
 FAULT = "fault"
 """The name of a point's only fault."""
 
@@ -49,7 +51,8 @@ class Point:
         parks: the call that must wait for a decision, `None` where none may.
         late: what the store must answer to the write that comes late, if any does.
         is_counted: whether the ledger must count the end of a stale attempt.
-        mode: how commits of the run go: local activities first, or regular ones.
+        mode: how commits of the run go: local activities first, or regular ones; or that the run
+            goes on in another execution after every second model request.
     """
 
     place: str
@@ -61,14 +64,22 @@ class Point:
     late: frozenset[str] = frozenset()
     is_counted: bool = False
     is_released_early: bool = False
-    mode: Literal["local", "regular"] = "local"
+    mode: Mode = "local"
     kills_after: bool = False
 
     @property
     def may_park(self) -> frozenset[str]:
-        """Calls that may be lost with the worker: the struck one, and those beside it."""
-        calls = [self.parks] if self.parks else []
-        return frozenset([*calls, *([CALL_BESIDE] if self.is_beside else [])])
+        """Calls that may be lost with the worker: the struck one, those beside it, the next one.
+
+        A kill that follows a report comes when that has been seen, and by then the run is further:
+        a `once` tool may have begun, which the ledger has to say where its call waits.
+        """
+        calls = {self.parks} if self.parks else set[str]()
+        if self.is_beside:
+            calls.add(CALL_BESIDE)
+        if self.moment == "reported" and self.disturbance in WORKER_DISTURBANCES:
+            calls |= {SLOW_CALL, CALL_BESIDE}
+        return frozenset(calls)
 
     @property
     def is_beside(self) -> bool:
@@ -103,6 +114,7 @@ def all_points(operations: Sequence[Operation]) -> list[Point]:
         *(point for call in _gated_calls() for point in _at_gate(*call)),
         *(point for call in _calls() for point in _in_body(*call)),
         *_in_model(),
+        *_at_hops(),
         *_cases(),
     ]
     doubled = [name for name, n in Counter(each.name for each in points).items() if n > 1]
@@ -167,6 +179,8 @@ def _at_commit(at: Operation) -> Iterator[Point]:
     yield point("after", "zombie")
     yield point("before", "kill", mode="regular")
     yield point("after", "kill", mode="regular")
+    yield point("before", "mongodb", mode="regular")
+    yield point("after", "mongodb", mode="regular")
 
 
 def _writes_late(disturbance: Disturbance, moment: Moment) -> bool:
@@ -280,6 +294,35 @@ def _in_model() -> Iterator[Point]:
                 fault = _fault("before", disturbance, method=f"model:{agent}:{request}")
                 place = f"model {agent} {request + 1}"
                 yield Point(place=place, moment="before", disturbance=disturbance, fault=fault)
+
+
+LEAVING = "append_event", "2:tool_call_completed:0:0"
+"""The last commit of the task in which the run leaves its first execution."""
+
+GOING_ON = "append_event", "3:model_request_started::0"
+"""The first commit in the next one, which loads the history before."""
+
+
+def _at_hops() -> Iterator[Point]:
+    disturbances: tuple[Disturbance, ...] = ("kill", "mongodb", "zombie")
+    moments: tuple[Moment, ...] = ("before", "after")
+    for disturbance, moment in itertools.product(disturbances, moments):
+        struck: dict[str, dict[str, str]] = {
+            "leaving": {"holds": LEAVING[0], "key": LEAVING[1]},
+            "arriving": {"method": "find_snapshot"},
+            "going-on": {"holds": GOING_ON[0], "key": GOING_ON[1]},
+        }
+        for name, at in struck.items():
+            is_commit = "holds" in at
+            is_late = is_commit and _writes_late(disturbance, moment)
+            yield Point(
+                place=f"continue-as-new {name}",
+                moment=moment,
+                disturbance=disturbance,
+                fault=_fault(moment, disturbance, **at),
+                late=LATE if is_late else frozenset(),
+                mode="hopping",
+            )
 
 
 CALL_BESIDE = "3/2"

@@ -81,6 +81,7 @@ class Sweep:
     async def run_in(self, lanes: Sequence[Lane]) -> list[Outcome]:
         """As `run`, in lanes that are open."""
         undisturbed, operations = await observe(lanes[0])
+        hopping, _ = await perform_undisturbed(lanes[0], "hopping")
         points = self.select(operations)
         left = [each for each in points if each.name not in self.ledger.outcomes]
         random.Random(len(points)).shuffle(left)  # noqa: S311 - so that all kinds come early
@@ -89,7 +90,8 @@ class Sweep:
 
         async def work(lane: Lane) -> None:
             for point in waiting:
-                outcome = await self._perform(lane, point, undisturbed)
+                expected = hopping if point.mode == "hopping" else undisturbed
+                outcome = await self._perform(lane, point, expected)
                 self.ledger.add(outcome)
                 done = sum(each.name in self.ledger.outcomes for each in points)
                 self.tell(outcome, done, total)

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from pydantic_ai import Agent
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
-from temporalio.client import WorkflowHistory
+from temporalio.client import Client, WorkflowHistory
 
 from stores.operations import (
     AppendEvent,
@@ -94,12 +94,27 @@ def _recorded_operations() -> Generator[list[Operation]]:
         yield recorded
 
 
+async def histories_of(client: Client, workflow_id: str) -> list[WorkflowHistory]:
+    """Of each execution that was continued as new up to the latest one, oldest first."""
+    found: list[WorkflowHistory] = []
+    execution_id: str | None = None
+    while execution_id or not found:
+        handle = client.get_workflow_handle(workflow_id, run_id=execution_id)
+        found.insert(0, await handle.fetch_history())
+        started = found[0].events[0].workflow_execution_started_event_attributes
+        execution_id = started.continued_execution_run_id
+    return found
+
+
 async def operations_of(
-    history: WorkflowHistory, agents: Sequence[Agent[Any, Any]], workflows: Sequence[type] = ()
+    histories: Sequence[WorkflowHistory],
+    agents: Sequence[Agent[Any, Any]],
+    workflows: Sequence[type] = (),
 ) -> list[Operation]:
-    """The operations that a history's path consists of, by replaying it."""
+    """The operations that the path of these histories consists of, by replaying them."""
     with _recorded_operations() as recorded:
-        await build_replayer(agents, workflows=workflows).replay_workflow(history)
+        for history in histories:
+            await build_replayer(agents, workflows=workflows).replay_workflow(history)
     return recorded
 
 
@@ -159,10 +174,10 @@ def _snapshots(
 
 async def stored_and_replayed(
     store: StepStore,
-    history: WorkflowHistory,
+    histories: Sequence[WorkflowHistory],
     agents: Sequence[Agent[Any, Any]],
     workflows: Sequence[type] = (),
 ) -> tuple[dict[str, Trail], dict[str, Trail]]:
-    """For each run of a history the trail that is live, and the one that its replay would write."""
-    paths = path_of(await operations_of(history, agents, workflows))
+    """For each run of these histories the trail that is live, and what their replay would write."""
+    paths = path_of(await operations_of(histories, agents, workflows))
     return {run_id: await trail_of(store, run_id) for run_id in paths}, paths

@@ -29,6 +29,7 @@ from pymongo.errors import AutoReconnect
 from stores.commits import Commit
 from stores.media.protocols import NO_CONTEXT, MediaContext
 from stores.mongo.media import MongoMediaStore, media_id
+from stores.mongo.search_indexer import SearchIndexer
 from stores.mongo.search_writer import SearchLogWriter
 from stores.mongo.steps import MongoStepStore
 from stores.search.answering import search_history
@@ -407,6 +408,38 @@ async def test_what_the_index_could_not_take_is_made_up_by_the_search(
         assert len(indexed.matches) == 2
     await said(store, f"{run_id}-b", "four", talk=talk)
     assert (await both(other, text_query("four", talk)))[0].messages == 4
+
+
+async def test_a_snapshot_that_took_the_place_of_a_logged_one_is_not_taken_for_logged(
+    store: MongoStepStore, other: MongoStepStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = run_id = f"talk-{uuid4().hex}"
+    execution, script = Execution(execution_id=run_id, branch=run_id), RunScript(run_id=run_id)
+    await store.commit(execution.commit(script.register(conversation_id=talk)))
+    execution.next_task()
+    first = execution.commit(save(script, {0: request("lost")}))
+    execution.next_task(number=execution.number - 1)
+    script.saves -= 1
+    second = execution.commit(save(script, {0: request("kept")}))
+    original = SearchIndexer.after_commit
+
+    async def superseded_meanwhile(indexer: SearchIndexer, *args: Any) -> None:
+        """The log entries of the first commit are written when the second one is stored already."""
+        with monkeypatch.context() as patch:
+            patch.setattr(SearchIndexer, "after_commit", nothing)
+            assert (await other.commit(second)).verdict == "supersede"
+        await original(indexer, *args)
+
+    async def nothing(*_: object) -> None:
+        pass
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SearchIndexer, "after_commit", superseded_meanwhile)
+        await store.commit(first)
+    for searched in (store, other):
+        indexed, plain = await both(searched, text_query("kept lost", talk))
+        assert indexed == plain
+        assert "kept" in indexed.text
 
 
 async def test_eight_runs_of_one_conversation_in_two_processes_lose_nothing(

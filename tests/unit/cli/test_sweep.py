@@ -73,6 +73,9 @@ def test_only_a_lost_worker_may_have_the_call_beside_the_struck_one_wait() -> No
     assert points["enter mark 3/1 before kill"].may_park == {"3/2"}
     assert points["enter mark 3/1 before mongodb"].may_park == frozenset()
     assert points["body charge 2/0 before kill"].may_park == {"2/0"}
+    reported = "start_tool_effect sweep 3/1 reported"
+    assert points[f"{reported} kill"].may_park == {"2/0", "3/2"}
+    assert points[f"{reported} mongodb"].may_park == frozenset()
 
 
 @pytest.mark.parametrize(
