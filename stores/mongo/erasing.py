@@ -230,6 +230,9 @@ class Eraser:
         )
         async for each in heads:
             await self._end_conversations([each["conversation_id"]])
+        gone = {"workspace_id": self._workspace_id}
+        logs = await self._database[LOG].delete_many(gone)  # they keep the messages that they name
+        await self._count(Counter({LOG: logs.deleted_count}))
         remover = self._remover()
         await remover.runs({"workspace_id": self._workspace_id})
         await self._count(remover.counts)
@@ -237,8 +240,8 @@ class Eraser:
         for name in _OF_WORKSPACES:  # rows of runs that were never registered, and the rest
             query = {"workspace_id": self._workspace_id}
             counts[name] += (await self._database[name].delete_many(query)).deleted_count
-        gone = await self._database["workspaces"].delete_many({"_id": self._workspace_id})
-        counts["workspaces"] += gone.deleted_count
+        named = await self._database["workspaces"].delete_many({"_id": self._workspace_id})
+        counts["workspaces"] += named.deleted_count
         await self._count(counts)
 
     async def _remove_manifests(self, workflow_id: str) -> int:

@@ -140,9 +140,9 @@ class Remover:
         if keeps_inherited:
             kept = await self._inherited_positions(conversation_id)
             kept_runs = await self._runs_at(mine, kept)
-        await self.runs({**mine, "_id": {"$not": {"$in": kept_runs}}})
-        for name in OF_CONVERSATIONS:
+        for name in OF_CONVERSATIONS:  # first: the log keeps the messages that it names
             await self._delete(name, mine)
+        await self.runs({**mine, "_id": {"$not": {"$in": kept_runs}}})
         gone = {**mine, "position": {"$not": {"$in": kept}}}
         for name in ("variants", "turns"):
             await self._delete(name, gone)
@@ -189,18 +189,18 @@ class Remover:
         digests = await self._messages_of(ids)
         for name in (*OF_RUNS, "positions"):
             self.counts[name] += await delete_of_runs(self._database, name, self._workspace_id, ids)
+        await self._forget_search({each.conversation_id for each in runs}, ids)
         for start in range(0, len(digests), _BATCH):
             await self._remove_messages(digests[start : start + _BATCH])
         await self._close_heads(runs)
         await self._delete("runs", {"_id": {"$in": ids}, "workspace_id": self._workspace_id})
-        await self._forget_search({each.conversation_id for each in runs})
         await self._told(self.counts)
 
-    async def _forget_search(self, conversations: AbstractSet[str]) -> None:
-        """Remove the logs of conversations that have no runs left; note the others."""
+    async def _forget_search(self, conversations: AbstractSet[str], removed: Sequence[str]) -> None:
+        """Remove the logs of conversations that have no other runs; note the rest."""
         for each in sorted(conversations):
             mine: Document = {"workspace_id": self._workspace_id, "conversation_id": each}
-            left = {**mine, "live": True}
+            left = {**mine, "live": True, "_id": {"$not": {"$in": list(removed)}}}
             if not each:
                 left["conversation_id"] = {"$exists": False}
             if await self._database["runs"].find_one(left, {"_id": 1}) is None:
