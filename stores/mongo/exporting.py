@@ -152,6 +152,8 @@ class Exporter:
         line = {name: _plain(value) for name, value in asdict(record).items()}
         if not self._tells_people and "principal" in line:
             line["principal"] = None
+        if "kind" in line:  # a line has another one
+            line["of_kind"] = line.pop("kind")
         return {name: value for name, value in line.items() if name != "workspace_id"}
 
     async def _run(self, run_id: str) -> AsyncGenerator[Line]:

@@ -178,8 +178,10 @@ class Restorer:
         for name in _NAMES_OF_RUNS:
             if document.get(name) in self._runs:
                 document[name] = self._runs[document[name]]
-        if document.get("conversation_id") is not None:
+        if document.get("conversation_id"):
             document["conversation_id"] = self._rename_conversation(document["conversation_id"])
+        if "of_kind" in document:
+            document["kind"] = document.pop("of_kind")
         if "context" in document:
             document["context"] = json.dumps(self._renamed(json.loads(document["context"])))
         return document
