@@ -261,6 +261,8 @@ class Retainer:
         """Whether nothing of it is young, open, undecided, or needed by what stays."""
         runs = self._database["runs"]
         young = {"$or": [{"ended_at": {"$exists": False}}, {"ended_at": {"$gte": cutoff}}]}
+        if await runs.find_one(own, {"_id": 1}) is None:
+            return False  # it went with another one since the page was read
         if await runs.find_one({**own, **young}, {"_id": 1}):
             return False
         if conversation_id is not None and await self._is_alive(conversation_id, cutoff):

@@ -95,7 +95,7 @@ class Place:
         runs = [
             await self.run(conversation_id, calls, metadata={"note": word}),
             await self.run(conversation_id, script([], f"{word} {conversation_id * 9000}")),
-            await self.run(conversation_id, script([[("fail", {"text": word})]])),
+            await self.run(conversation_id, script([[("pay", {"path": f"/no/such/{word}"})]])),
         ]
         for each in runs:
             handle = self.client.get_workflow_handle(each)
