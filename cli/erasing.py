@@ -78,6 +78,8 @@ def erase_command(
     print_text(f"erased {what}, since {moment(receipt.begun_at)}")
     for name, count in sorted(receipt.counts.items()):
         print_text(f"  {name}: {count}")
+    if receipt.counts.get("executions"):
+        note("Temporal deletes executions by and by: what has just ended, in a minute or two.")
     if receipt.pending:
         left = ", ".join(f"{count} {name}" for name, count in receipt.pending.items())
         note(

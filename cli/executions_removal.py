@@ -21,8 +21,8 @@ Thing = TypeVar("Thing")
 END_WITHIN = timedelta(seconds=30)
 """Of being cancelled: a tool hears of it with its next heartbeat."""
 
-GONE_WITHIN = timedelta(seconds=30)
-"""Of being deleted, which the server does by and by."""
+LISTED_WITHIN = timedelta(seconds=30)
+"""Of having ended: the list follows after a moment."""
 
 BETWEEN_LOOKS = 0.1
 
@@ -43,7 +43,9 @@ class ExecutionsRemoval:
         self._cancels = cancels
 
     async def __call__(self, runs: Sequence["RunToRemove"]) -> int:
-        """Delete all that Temporal has of these; how many executions.
+        """Have all deleted that Temporal has of these; how many executions.
+
+        The server does so by and by: of what has just ended, in a minute or two.
 
         Raises:
             OpenExecutionsError: some are open, and are not to be cancelled, or did not end.
@@ -54,11 +56,8 @@ class ExecutionsRemoval:
         for start in range(0, len(runs), IDS_OF_A_QUESTION):
             some = runs[start : start + IDS_OF_A_QUESTION]
             places = {(each.run_id, branch) for each in some for branch in each.branches}
-            places |= await self._listed([each.run_id for each in some])
-            found = await self._each(self._delete, sorted(places))
-            deleted += sum(found)
-            if any(found):
-                await self._wait_until_gone([each.run_id for each in some])
+            places |= await self._listed_as_ended([each.run_id for each in some])
+            deleted += sum(await self._each(self._delete, sorted(places)))
         return deleted
 
     async def end(self, workflow_ids: Sequence[str]) -> None:
@@ -118,13 +117,29 @@ class ExecutionsRemoval:
             if error.status is not RPCStatusCode.NOT_FOUND:  # it has ended
                 raise
 
-    async def _listed(self, workflow_ids: Sequence[str]) -> set[tuple[str, str]]:
+    async def _listed(
+        self, workflow_ids: Sequence[str], only: str | None = None
+    ) -> set[tuple[str, str]]:
         """Executions by workflow and run id, as far as the server lists them."""
         wanted = ", ".join(f"'{each}'" for each in workflow_ids if "'" not in each)
         if not wanted:
             return set()
-        found = self._client.list_workflows(f"WorkflowId IN ({wanted})")
+        query = f"WorkflowId IN ({wanted})"
+        found = self._client.list_workflows(f"{query} AND {only}" if only else query)
         return {(each.id, each.run_id) async for each in found}
+
+    async def _listed_as_ended(self, workflow_ids: Sequence[str]) -> set[tuple[str, str]]:
+        """The same once the list says that they have ended, which it does a moment later.
+
+        An execution that is deleted before would come into the list again, and stay.
+        """
+        until = monotonic() + LISTED_WITHIN.total_seconds()
+        while monotonic() < until:
+            running = await self._listed(workflow_ids, "ExecutionStatus = 'Running'")
+            if not running:
+                break
+            await asyncio.sleep(BETWEEN_LOOKS)  # noqa: TID251 - the server tells nobody
+        return await self._listed(workflow_ids)
 
     async def _delete(self, place: tuple[str, str]) -> bool:
         """Whether there was such an execution."""
@@ -141,17 +156,6 @@ class ExecutionsRemoval:
                 return False
             raise
         return True
-
-    async def _wait_until_gone(self, workflow_ids: Sequence[str]) -> None:
-        until = monotonic() + GONE_WITHIN.total_seconds()
-        while await self._listed(workflow_ids):
-            if monotonic() > until:
-                message = (
-                    f"Temporal still lists {_named(workflow_ids)} after they were deleted; repeat "
-                    "the command"
-                )
-                raise CommandError(message)
-            await asyncio.sleep(BETWEEN_LOOKS)  # noqa: TID251 - the server tells nobody
 
 
 def _chosen(ids: Sequence[str], flags: Sequence[bool]) -> list[str]:

@@ -21,6 +21,12 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 OLD = datetime.now(UTC) - timedelta(days=400)
 
 
+@pytest.fixture(autouse=True)
+def _one_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command has a process of its own, and sets up the SDK's core in it."""
+    monkeypatch.setattr("cli.connections.silence_core", lambda: None)
+
+
 async def test_a_worker_applies_the_policies_of_its_settings(
     temporal: Client, mongo: MongoStepStore, task_queue: str
 ) -> None:
