@@ -7,6 +7,7 @@ from typing import Any
 import bson
 from pymongo import MongoClient
 from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
 
 
 def database_bytes(uri: str, database: str) -> Iterator[tuple[str, bytes]]:
@@ -42,10 +43,13 @@ async def histories_with(client: Client, *texts: str) -> list[str]:
     found: list[str] = []
     async for each in client.list_workflows():
         raw = each.raw_info.SerializeToString()
-        async for event in client.get_workflow_handle(
-            each.id, run_id=each.run_id
-        ).fetch_history_events():
-            raw += event.SerializeToString()
+        handle = client.get_workflow_handle(each.id, run_id=each.run_id)
+        try:
+            async for event in handle.fetch_history_events():
+                raw += event.SerializeToString()
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:  # deleted, and listed a while longer
+                raise
         if any(text.encode() in raw for text in texts):
             found.append(each.id)
     return found
