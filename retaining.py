@@ -108,10 +108,12 @@ def retention_of(settings: Settings, store: StepStore, client: Client) -> Retain
     async def apply(tell: Tell) -> dict[str, dict[str, int]]:
         from stores.mongo.steps import MongoStepStore  # noqa: PLC0415 - the driver takes long
 
+        policies = load_policies(settings.retention)
+        if not policies:
+            return {}
         if not isinstance(store, MongoStepStore):
             msg = f"{type(store).__name__} has no retention; it is for MongoDB"
             raise StoreConfigurationError(msg)
-        policies = load_policies(settings.retention)
         done = await retain(store, policies, client, is_dry=False, tell=tell)
         return {workspace_id: counts_of(each) for workspace_id, each in done.items()}
 
