@@ -43,8 +43,6 @@ class ChunkSweep:
         manifests: those of workflows that Temporal knows no more.
         chunks: those that no manifest needs.
         size_bytes: of them, as they are stored.
-        pending: chunks that no manifest needs either, and that were written within the grace
-            period.
     """
 
     is_dry: bool
@@ -52,7 +50,6 @@ class ChunkSweep:
     manifests: int = 0
     chunks: int = 0
     size_bytes: int = 0
-    pending: int = 0
 
 
 class ChunkSweeper:
@@ -85,7 +82,6 @@ class ChunkSweeper:
             async for workflow, manifests in self._workflows():
                 await self._mark(await self._still_needed(workflow, manifests))
             await self._sweep()
-            await self._count_pending()
         return self._swept
 
     @property
@@ -183,14 +179,6 @@ class ChunkSweeper:
                     chunks=self._swept.chunks + removed,
                     size_bytes=self._swept.size_bytes + sum(sizes.values()),
                 )
-
-    async def _count_pending(self) -> None:
-        found = self._database[CHUNKS].find({"touched_at": {"$gte": self._cutoff}}, {"_id": 1})
-        pending = 0
-        async with found:
-            while page := await self._next(found):
-                pending += sum(bytes(each["_id"]) not in self._marked for each in page)
-        self._swept = replace(self._swept, pending=pending)
 
     async def _next(self, found: AsyncCursor[Document]) -> list[Document]:
         async with self._step():

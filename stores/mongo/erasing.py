@@ -299,8 +299,17 @@ class Eraser:
             youngest=timedelta(),
         )
         waiting = [count async for count, _ in young.run(replace(view, is_dry=True))]
-        pending = {"media": sum(waiting), "payload_chunks": chunks.pending}
+        pending = {"media": sum(waiting), "payload_chunks": await self._young_chunks()}
         return {name: count for name, count in pending.items() if count}
+
+    async def _young_chunks(self) -> int:
+        """Chunks that no manifest needs and that the grace period has kept."""
+        if not self._grace:
+            return 0
+        looked = ChunkSweeper(
+            self._connection, namespace=self._namespace, is_needed=_is_needed, is_dry=True
+        )
+        return (await looked.run(grace=timedelta())).chunks
 
 
 async def _is_needed(_: str) -> bool:
