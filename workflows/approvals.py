@@ -74,15 +74,15 @@ class Approvals(Waiting[UnapprovedCall]):
 
     awaited: str = "approval"
     error_type: str = "ApprovalRefusedError"
-    _has_handler: bool = False
+
+    def listen(self) -> None:
+        """See `Parking.listen`."""
+        workflow.set_update_handler(  # pyright: ignore[reportUnknownMemberType] - the SDK's
+            names.APPROVE_UPDATE, self._decide, validator=self._check
+        )
 
     async def wait(self, call: UnapprovedCall) -> DecideApprovalRequest:
         """What somebody decides. Repeats: the first valid answer counts."""
-        if not self._has_handler:
-            self._has_handler = True
-            workflow.set_update_handler(  # pyright: ignore[reportUnknownMemberType] - the SDK's
-                names.APPROVE_UPDATE, self._decide, validator=self._check
-            )
         await self.until_decided(call, announce=lambda: _announce(call))
         if call.decision is None:
             message = f"call {call.place} of run {call.run_id!r} waits no more, and undecided"

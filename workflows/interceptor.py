@@ -13,8 +13,10 @@ from temporalio.worker import (
     WorkflowInterceptorClassInput,
 )
 
+from workflows.approvals import approvals_of_execution
 from workflows.hops import hops_of_execution
 from workflows.journal import find_journal
+from workflows.parking import parking_of_execution
 
 
 class JournalInterceptor(Interceptor):
@@ -30,6 +32,10 @@ class JournalInterceptor(Interceptor):
 
 class _JournalInbound(WorkflowInboundInterceptor):
     async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:  # noqa: A002, ANN401 - the SDK's
+        # A decision may come in the task in which its call begins to wait, and before that: the
+        # ledger told of the call, and the task that told it was lost.
+        parking_of_execution().listen()
+        approvals_of_execution().listen()
         try:
             result = await super().execute_workflow(input)
         except workflow.ContinueAsNewError:

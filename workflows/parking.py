@@ -62,7 +62,6 @@ class Parking(Waiting[ParkedCall]):
 
     awaited: str = "decision"
     error_type: str = "ResolutionRefusedError"
-    _has_handler: bool = False
 
     async def wait(
         self, call: ParkedCall, *, longest: timedelta | None
@@ -71,14 +70,11 @@ class Parking(Waiting[ParkedCall]):
 
         Repeats: the first valid answer counts.
         """
-        self._listen()
         await self.until_decided(call, announce=lambda: _announce(call), longest=longest)
         return call.decision
 
-    def _listen(self) -> None:
-        if self._has_handler:
-            return
-        self._has_handler = True
+    def listen(self) -> None:
+        """Take decisions, or refuse them; from the workflow's first moment on."""
         workflow.set_update_handler(  # pyright: ignore[reportUnknownMemberType] - the SDK's
             names.RESOLVE_UPDATE, self._resolve, validator=self._check
         )

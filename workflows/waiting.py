@@ -14,6 +14,9 @@ from temporalio.exceptions import ApplicationError
 
 from stores.identifiers import DEFAULT_WORKSPACE
 
+NOT_WAITING = "waits for no"
+"""In the words of a refusal that may come too early."""
+
 
 class Decision(Protocol):
     """Which call somebody decided on, and who; `decision` in a word."""
@@ -149,7 +152,10 @@ class Waiting(Generic[CallT]):
             raise self.refusal(request, f"is ambiguous; name one of {places}")
         mine.sort(key=lambda each: (each.step_index, each.call_index))
         waiting = ", ".join(f"{each.place} ({each.tool_name})" for each in mine) or "none"
-        problem = f"waits for no {self.awaited}; waiting calls of that run: {waiting}"
+        problem = (
+            f"{NOT_WAITING} {self.awaited}; waiting calls of that run: {waiting}. One that was "
+            "lost a moment ago waits when its run has come to it again: try again then"
+        )
         raise self.refusal(request, problem)
 
     def refusal(self, request: Decision, problem: str) -> ApplicationError:

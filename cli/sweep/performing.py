@@ -36,6 +36,7 @@ from workflows import names
 from workflows.agent_run import AgentRunWorkflow
 from workflows.agent_run_models import AgentRunInput, AgentRunOutput
 from workflows.parking import ResolveToolEffectRequest, ResolveToolEffectResult
+from workflows.waiting import NOT_WAITING
 
 TASK_TIMEOUT = timedelta(seconds=5)
 """After which the server gives a lost workflow task to another worker; by default ten seconds."""
@@ -295,11 +296,13 @@ async def answer_parked(handle: WorkflowHandle[Any, Any], call: str, tool: str) 
     """Say that a call was completed, with what its tool would have returned.
 
     An update that no worker has accepted yet is lost with the workflow task that brought it, and
-    who sent it is told: then it is sent again.
+    who sent it is told; one that comes before the run has come to the call again is refused. Then
+    it is sent again.
 
     Returns:
         Why it was refused; `None` when it was not.
     """
+    deadline = monotonic() + ENDS_WITHIN.total_seconds()
     request = ResolveToolEffectRequest(
         run_id=handle.id,
         call=call,
@@ -313,11 +316,14 @@ async def answer_parked(handle: WorkflowHandle[Any, Any], call: str, tool: str) 
                 names.RESOLVE_UPDATE, request, result_type=ResolveToolEffectResult
             )
         except WorkflowUpdateFailedError as error:
-            return None if "decided by the sweep" in str(error.cause) else str(error.cause)
+            refusal = str(error.cause)
+            if NOT_WAITING not in refusal or monotonic() > deadline:
+                return None if "decided by the sweep" in refusal else refusal
+            await asyncio.sleep(0.5)  # noqa: TID251 - nothing to wait on
         except (RPCError, WorkflowUpdateRPCTimeoutOrCancelledError):
             await asyncio.sleep(0.5)  # noqa: TID251 - nothing to wait on
-            continue
-        return None
+        else:
+            return None
 
 
 def calls_of(agent: str) -> list[tuple[int, int, str]]:

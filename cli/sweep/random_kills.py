@@ -39,7 +39,7 @@ LIFE = (0.5, 4.0)
 """Seconds that a worker works, besides its share; half a dozen tools and commits are in flight at
 any time."""
 
-SHARE_OF_WORK = 2
+SHARE_OF_WORK = 4
 """A worker works for so many times as long as its start took, and up to four seconds more."""
 
 STARTS_WITHIN = timedelta(minutes=2)

@@ -308,6 +308,7 @@ class SearchIndex:
             places=places,
             scores=scores,
             digests=view.digests,
+            copies=view.copies,
             run_count=sum(bool(each.entries) for each in runs),
             skipped=sum(len(each.unreadable) for each in runs),
         )
@@ -350,6 +351,7 @@ class LogRanking:
         places: Places,
         scores: Any,  # noqa: ANN401 - an array
         digests: list[str],
+        copies: Mapping[int, Sequence[str]],
         run_count: int,
         skipped: int,
     ) -> None:
@@ -357,6 +359,7 @@ class LogRanking:
         self._places = places
         self._scores = scores
         self._digests = digests
+        self._copies = copies
         self.sections = places.sections
         self.run_count = run_count
         self.skipped = skipped
@@ -366,19 +369,31 @@ class LogRanking:
         return hits_of(self._scores, self._places.starts)
 
     async def messages(self, windows: Sequence[Window]) -> list[list[ModelMessage | None]]:
-        """See `Ranking.messages`. One query, and what large texts lie elsewhere."""
-        wanted = [self._digests_of(each) for each in windows]
-        asked = list({digest for each in wanted for digest in each})
-        texts = await self._texts.load(asked)
-        size = sum(map(len, texts.values()))
-        messages = await _in_thread_if(size > _LONG_BODIES, lambda: _loaded(texts))
-        return [[messages.get(digest) for digest in each] for each in wanted]
+        """See `Ranking.messages`. One query, and what large texts lie elsewhere.
 
-    def _digests_of(self, window: Window) -> list[str]:
+        A message whose run has taken it back since is shown as another run has it.
+        """
+        wanted = [self._entries_of(each) for each in windows]
+        entries = {entry for each in wanted for entry in each}
+        found = await self._load({self._digests[each] for each in entries})
+        gone = [each for each in entries if self._digests[each] not in found]
+        found |= await self._load({copy for each in gone for copy in self._copies.get(each, ())})
+
+        def message(entry: int) -> ModelMessage | None:
+            digests = (self._digests[entry], *self._copies.get(entry, ()))
+            return next((found[each] for each in digests if each in found), None)
+
+        return [[message(entry) for entry in each] for each in wanted]
+
+    async def _load(self, digests: set[str]) -> dict[str, ModelMessage]:
+        texts = await self._texts.load(list(digests)) if digests else {}
+        size = sum(map(len, texts.values()))
+        return await _in_thread_if(size > _LONG_BODIES, lambda: _loaded(texts))
+
+    def _entries_of(self, window: Window) -> list[int]:
         start = int(self._places.starts[window.hit.section])
-        entries = self._places.flat[start + window.start : start + window.end]
-        places: list[int] = entries.tolist()
-        return [self._digests[each] for each in places]
+        entries: list[int] = self._places.flat[start + window.start : start + window.end].tolist()
+        return entries
 
 
 def _loaded(texts: Mapping[str, str]) -> dict[str, ModelMessage]:

@@ -385,8 +385,6 @@ class SearchIndexer:
             append.entries.append(LogEntry(place, digest, hashed, changes, terms, own))
         if not logged.held and append.entries:
             await _inherit(log, logged, append)
-        inherited = {place for place, each in logged.held.items() if each.is_inherited}
-        append.renewed = {p: digest for p, digest in append.renewed.items() if p not in inherited}
         return append
 
     async def _counted(
@@ -437,7 +435,10 @@ async def _inherit(log: SearchLogWriter, logged: LoggedRun, append: Append) -> N
             found = free.get((each.hash, each.changes))
             if not found:
                 break
-            at = append.inherited[each.place] = found.pop(0)
+            at, digest = found.pop(0)
+            append.inherited[each.place] = at
+            if digest != each.digest:
+                append.renewed[each.place] = each.digest
             logged.held[each.place] = Held(
                 at, each.digest, each.hash, each.changes, is_inherited=True
             )

@@ -66,7 +66,8 @@ class Append:
         started_at: of the run, in microseconds.
         entries: new messages, and new versions of messages at places that are taken.
         inherited: places that hold messages of other runs, with their addresses.
-        renewed: places whose message was stamped, and the digest that it has since.
+        renewed: places whose message was stamped, and the digest that it has since. At an inherited
+            place it is that of the run's own copy, for when the other run's is gone.
         dropped: places that no longer count.
         unreadable: sequences of snapshots that could not be read.
         overlapped: sequence of the last snapshot that was placed by its overlap: that of an older
@@ -235,7 +236,7 @@ class Held:
 
     def complete(self, document: Mapping[str, Any]) -> None:
         """Fill in what only the append says that the message was logged with."""
-        self.digest = document["messages"][self.at.index]
+        self.digest = self.digest or document["messages"][self.at.index]
         self.hash = document["hashes"][self.at.index]
         self.changes = frozenset(document.get("changes", {}).get(str(self.at.index), ()))
 

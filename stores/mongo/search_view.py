@@ -33,6 +33,8 @@ class RunRecordView:
     started_at: int
     places: list[int] = field(default_factory=list[int])
     entries: list[int] = field(default_factory=list[int])
+    borrowed: set[int] = field(default_factory=set[int])
+    """Places whose entry is another run's."""
     inherited: int = 0
     unreadable: set[int] = field(default_factory=set[int])
 
@@ -72,6 +74,8 @@ class LogView:
         self.postings = Postings(only)
         self._lengths = Column(np.int64)
         self.digests: list[str] = []
+        self.copies: dict[int, list[str]] = {}
+        """By entry, digests of what other runs have of the same message."""
         self._hashes: list[int] = []
         self._changes: dict[int, frozenset[str]] = {}
         self._first_of: dict[tuple[str, int], int] = {}
@@ -135,11 +139,17 @@ class LogView:
             (place, self._first_of[conversation, at.sequence] + at.index)
             for place, at in references_in(document.get("inherited", b""))
         ]
+        run.borrowed.update(place for place, _ in placed)
+        run.borrowed.difference_update(places)
         placed += zip(places, range(first, first + len(places)), strict=True)
         before = len(run.entries)
         is_added = run.put(placed, document.get("dropped", ()))
         for place, digest in zip(document.get("renewed", ()), digests[len(places) :], strict=True):
-            self.digests[run.entries[bisect_left(run.places, place)]] = digest
+            entry = run.entries[bisect_left(run.places, place)]
+            if place in run.borrowed:
+                self.copies.setdefault(entry, []).append(digest)
+            else:
+                self.digests[entry] = digest
         run.unreadable.update(document.get("unreadable", ()))
         self._count_on(run, before if is_added else None)
 

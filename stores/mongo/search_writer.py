@@ -29,8 +29,10 @@ MOST_REMEMBERED = 500_000
 _AT_ONCE = 500
 """Hashes or appends that are looked up together."""
 
-Free = dict[tuple[int, frozenset[str]], list[Address]]
-"""Where messages of other runs are, by hash and changes of instructions; each serves once."""
+Free = dict[tuple[int, frozenset[str]], list[tuple[Address, str]]]
+"""Where messages of other runs are and with which digest, by hash and changes of instructions.
+
+Each serves once."""
 
 
 class OutdatedError(Exception):
@@ -171,14 +173,14 @@ class SearchLogWriter:
         query = of_conversation(self._workspace_id, self._conversation_id)
         del query["sequence"]
         query["hashes"] = {"$in": sorted(hashes)}
-        shown = {"sequence": 1, "hashes": 1, "changes": 1, "run_id": 1, "_id": 0}
+        shown = {"sequence": 1, "hashes": 1, "messages": 1, "changes": 1, "run_id": 1, "_id": 0}
         for document in await self._log.find(query, shown).sort("sequence", 1).to_list():
             changes = document.get("changes", {})
             for index, hashed in enumerate(document["hashes"]):
                 if hashed in hashes and document["run_id"] != run_id:
                     changed = frozenset(changes.get(str(index), ()))
                     at = Address(document["sequence"], index)
-                    free.setdefault((hashed, changed), []).append(at)
+                    free.setdefault((hashed, changed), []).append((at, document["messages"][index]))
 
     async def append(self, append: Append, logged: LoggedRun) -> None:
         """Append it, behind whatever others have appended meanwhile.

@@ -36,6 +36,7 @@ from workflows.agent_run_models import AgentRunInput
 from workflows.approvals import DecideApprovalRequest, DecideApprovalResult
 from workflows.durable import durable
 from workflows.effects import effect
+from workflows.parking import ResolveToolEffectRequest, ResolveToolEffectResult
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 
@@ -152,12 +153,12 @@ async def decide(
     return answer
 
 
-async def refused(deciding: Awaitable[object]) -> str:
+async def refused(deciding: Awaitable[object], error_type: str = "ApprovalRefusedError") -> str:
     """The words in which a decision was refused."""
     with pytest.raises(WorkflowUpdateFailedError) as caught:
         await deciding
     assert isinstance(caught.value.cause, ApplicationError)
-    assert caught.value.cause.type == "ApprovalRefusedError"
+    assert caught.value.cause.type == error_type
     return caught.value.cause.message
 
 
@@ -249,6 +250,13 @@ async def check_refusals(
     assert waiting in await refused(decide(handle, row, call="9/9"))
     elsewhere = await refused(decide(handle, row, workspace_id="other"))
     assert "waits for no approval; waiting calls of that run: none" in elsewhere
+    # No call of this execution ever waited for a decision on its outcome.
+    too_early = ResolveToolEffectRequest(run_id=handle.id, call="1/0", decision="run_again")
+    resolving = handle.execute_update(
+        names.RESOLVE_UPDATE, too_early, result_type=ResolveToolEffectResult
+    )
+    words = await refused(resolving, "ResolutionRefusedError")
+    assert "waits for no decision; waiting calls of that run: none" in words
     other = rows["1/3"].arguments_digest
     assert "other arguments" in await refused(decide(handle, row, arguments_digest=other))
     assert (await handle.describe()).history_length == before

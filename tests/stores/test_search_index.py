@@ -442,6 +442,34 @@ async def test_a_snapshot_that_took_the_place_of_a_logged_one_is_not_taken_for_l
         assert "kept" in indexed.text
 
 
+async def test_a_message_inherited_from_a_run_that_took_it_back_is_shown(
+    store: MongoStepStore, other: MongoStepStore
+) -> None:
+    talk = f"talk-{uuid4().hex}"
+    first = request(f"needle {talk}")  # nobody else has it
+    stamped = replace(first, run_id="stamped")
+    executions = [Execution(execution_id=f"{talk}-{n}", branch=f"{talk}-{n}") for n in range(2)]
+    scripts = [RunScript(run_id=f"{talk}-{n}") for n in range(2)]
+    for execution, script, second in zip(executions, scripts, (0, 9), strict=True):
+        registration = script.register(conversation_id=talk, started_at=at(second))
+        await store.commit(execution.commit(registration))
+        execution.next_task()
+    await store.commit(executions[0].commit(save(scripts[0], {0: first})))
+    executions[0].next_task(number=executions[0].number - 1)
+    scripts[0].saves -= 1
+    interrupted = save(scripts[0], {0: stamped}, state="interrupted")
+    await store.commit(executions[0].commit(interrupted))
+    executions[0].next_task()
+    await store.commit(executions[0].commit(save(scripts[0], {0: stamped, 1: request("more")})))
+    history = {0: stamped, 1: request("hay")}
+    await store.commit(executions[1].commit(save(scripts[1], history)))
+    for searched in (store, other):
+        for run in (None, scripts[1].run_id):
+            indexed, plain = await both(searched, text_query("needle", talk, run_id=run))
+            assert indexed == plain
+            assert f"User: needle {talk}" in indexed.text
+
+
 async def test_eight_runs_of_one_conversation_in_two_processes_lose_nothing(
     store: MongoStepStore, other: MongoStepStore
 ) -> None:
