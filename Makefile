@@ -13,7 +13,7 @@ SHELL := bash
 # Where it is set, every process compiles all its modules again: starts take four times as long.
 unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help install demo dev check format test test-unit test-integration test-crash \
-  test-pythons local-model coverage live chaos bench bench-search record docs lock clean
+  test-pythons local-model coverage live chaos bench bench-search bench-keyword record docs lock clean
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -104,8 +104,14 @@ chaos: install ## Break everything once at every place, and check that nothing s
 bench: install ## Measure against the budgets, side by side with the reference
 	$(BIN)/python -m benchmarks
 
+bench-load: install ## Runs a second beside the reference's, a soak of 30 minutes, the cost of open runs (an hour)
+	$(BIN)/python -m benchmarks load soak growth $(LOAD)
+
 bench-search: install ## Searches beside the reference's, at 1,000 to 100,000 messages (half an hour)
 	$(BIN)/python -m benchmarks.search
+
+bench-keyword: install ## Keyword search beside PostgreSQL's GIN, where one is installed (five minutes)
+	$(BIN)/python -m benchmarks.keyword
 
 record: install ## Record workflow histories for the replay tests (once per release, never rewritten)
 	$(BIN)/python -m tests.replay.record

@@ -1,19 +1,18 @@
 """Connecting to Temporal, with the one data converter that every process shares."""
 
 import re
+from collections.abc import Sequence
 
 from pydantic_ai.durable_exec.temporal import PydanticAIPlugin
-from temporalio.client import Client
+from temporalio.client import Client, Plugin
 from temporalio.converter import DataConverter
+from temporalio.runtime import Runtime
 from temporalio.service import RPCError, RPCStatusCode
 
 from converter import build_data_converter
 from settings import Settings
 from stores.payload_store import ChunkStore
-
-
-class TemporalUnavailableError(Exception):
-    """Temporal could not be reached, or the namespace does not exist."""
+from temporal_tls import TemporalUnavailableError, certificate_problem, tls_of
 
 
 async def connect(
@@ -22,6 +21,8 @@ async def connect(
     lazy: bool = False,
     chunks: ChunkStore | None = None,
     converter: DataConverter | None = None,
+    runtime: Runtime | None = None,
+    plugins: Sequence[Plugin] = (),
 ) -> Client:
     """A client for the settings' address and namespace.
 
@@ -31,22 +32,32 @@ async def connect(
         chunks: see `converter.build_data_converter`; without it, `converter.close_payloads` closes
             what the client opens for payloads.
         converter: in place of the settings' own.
+        runtime: Temporal's, where its metrics are read; see `telemetry.providers`.
+        plugins: beside pydantic-ai's.
 
     Raises:
         StoreConfigurationError, UnknownPayloadKeyError: the keys for payloads are no keys.
-        TemporalUnavailableError: nothing answers at the address, or the namespace does not exist;
-            the message says which, and what to set.
+        TemporalUnavailableError: nothing answers at the address, its certificate or ours is not
+            accepted, or the namespace does not exist; the message says which, and what to set.
     """
     address = settings.temporal_address or "127.0.0.1:7233"
+    tls = tls_of(settings)
     try:
         client = await Client.connect(
             address,
             namespace=settings.temporal_namespace,
             data_converter=converter or build_data_converter(settings, chunks=chunks),
-            plugins=[PydanticAIPlugin()],
+            plugins=[PydanticAIPlugin(), *plugins],
+            runtime=runtime,
+            tls=tls,
+            api_key=settings.temporal_api_key,
             lazy=lazy,
         )
     except RuntimeError as error:
+        certificate = certificate_problem(str(error)) if tls else None
+        if certificate is not None:
+            message = f"Temporal at {address} was not trusted, or does not trust us: {certificate}"
+            raise TemporalUnavailableError(message) from error
         message = (
             f"Temporal does not answer at {address}: {_reason(error)}. Start one with "
             "`perdure dev`, or set PERDURE_TEMPORAL_ADDRESS to yours"

@@ -49,7 +49,7 @@ class HopBounds(BaseModel):
     """When an execution of a run is left for a fresh one: as soon as one of these is reached.
 
     Of its history `events` (count) and `size_bytes`; `updates` that it accepted; `requests` to the
-    model that it made, `None` counts none.
+    model that it made, `None` counts none; with `newest_build` that new runs go to another build.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -58,6 +58,7 @@ class HopBounds(BaseModel):
     size_bytes: int = Field(ge=1)
     updates: int = Field(ge=1)
     requests: int | None = Field(default=None, ge=1)
+    newest_build: bool = True
 
 
 class RegistrationIdentityRequest(BaseModel):
@@ -80,6 +81,8 @@ class RegistrationIdentityResult(BaseModel):
     tool_effects: Mapping[str, EffectPolicy] = Field(default_factory=dict)
     hop_bounds: HopBounds | None = None
     """`None` comes of a worker that knows of no hops: the execution makes none."""
+    routes: Mapping[str, str] = Field(default_factory=dict)
+    """Task queues of activities that run elsewhere: by `agent:NAME` or `tool:NAME`."""
 
 
 class CommitHeader(BaseModel):
@@ -173,6 +176,7 @@ class BoundaryActivities:
         search_attributes: names that exist on the server, told likewise.
         tool_effects: policies by tool, told likewise; they win over what tools declare.
         hop_bounds: when a run goes on in another execution, told likewise.
+        routes: which activities run on which other task queue, told likewise.
         now: the clock for persisted times, aware.
     """
 
@@ -184,6 +188,7 @@ class BoundaryActivities:
         search_attributes: tuple[str, ...] = (),
         tool_effects: Mapping[str, EffectPolicy] | None = None,
         hop_bounds: HopBounds | None = None,
+        routes: Mapping[str, str] | None = None,
         now: Callable[[], datetime] = _now,
     ) -> None:
         self._store = store
@@ -191,6 +196,7 @@ class BoundaryActivities:
         self._search_attributes = search_attributes
         self._tool_effects: Mapping[str, EffectPolicy] = tool_effects or {}
         self._hop_bounds = hop_bounds
+        self._routes: Mapping[str, str] = routes or {}
         self._now = now
 
     @property
@@ -217,6 +223,7 @@ class BoundaryActivities:
             search_attributes=self._search_attributes,
             tool_effects=self._tool_effects,
             hop_bounds=self._hop_bounds,
+            routes=self._routes,
         )
 
     @activity.defn(name="register_run")

@@ -4,6 +4,7 @@ Each is one transaction that may be repeated, so a local attempt and its regular
 attempts of a workflow task, leave the same rows.
 """
 
+import logging
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Literal, TypeVar
@@ -31,6 +32,8 @@ from stores.protocols import StepStore
 from stores.turn_histories import history_before, text_of_run
 
 Result = TypeVar("Result")
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class _Request(BaseModel):
@@ -285,6 +288,13 @@ class ConversationActivities:
             prompt = store.conversations.prompt_of(turn.record)
         except StoreError as error:
             raise as_application_error(error) from error
+        _LOGGER.info(
+            "turn %d of conversation %r: %d characters, %d messages",
+            request.position,
+            request.conversation_id,
+            len(turn.record.prompt),
+            len(messages),
+        )
         return BeginTurnResult(
             prompt=prompt, messages=messages, path_revision=variant.path_revision
         )

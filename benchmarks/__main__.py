@@ -9,23 +9,34 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from benchmarks.bench import Bench, open_bench
+from benchmarks.chats import measure_chats
 from benchmarks.commits import measure_commits
 from benchmarks.documents import measure_documents
 from benchmarks.effects import measure_effects
 from benchmarks.events import measure_events
+from benchmarks.failover import measure_failover
 from benchmarks.figures import Figure
+from benchmarks.history import measure_history
 from benchmarks.hops import measure_hops
+from benchmarks.limits import measure_limits
+from benchmarks.load import measure_growth, measure_load, measure_soak
+from benchmarks.media import measure_media
+from benchmarks.outage import measure_outage
+from benchmarks.parallel import measure_parallel
+from benchmarks.reads import measure_reads
 from benchmarks.reference_environment import reference_python
 from benchmarks.report import Result, print_report, print_report_json, write_page
 from benchmarks.retention import measure_retention
 from benchmarks.runs import measure_runs
 from benchmarks.seconds import measure_seconds
 from benchmarks.sizes import measure_sizes
+from benchmarks.sizing import measure_sizing
 from benchmarks.snapshots import measure_snapshots
 from benchmarks.storage import measure_storage
 from benchmarks.streaming import measure_streaming
 from benchmarks.throughput import measure_throughput
 from benchmarks.turns import measure_turns
+from benchmarks.verifying import measure_verifying
 from cli.failures import CommandError, ExitCode
 from cli.output import note
 from settings import Settings
@@ -43,19 +54,40 @@ BENCHMARKS: dict[str, Callable[[Bench], Awaitable[Sequence[Figure]]]] = {
     "streaming": measure_streaming,
     "effects": measure_effects,
     "sizes": measure_sizes,
+    "limits": measure_limits,
+    "parallel": measure_parallel,
+    "outage": measure_outage,
+    "media": measure_media,
     "turns": measure_turns,
     "retention": measure_retention,
+    "reads": measure_reads,
+    "sizing": measure_sizing,
+    "load": measure_load,
+    "soak": measure_soak,
+    "growth": measure_growth,
+    "failover": measure_failover,
+    "history": measure_history,
+    "chats": measure_chats,
+    "verifying": measure_verifying,
 }
+
+BY_NAME_ALONE = ("load", "soak", "growth", "failover")
+"""Those that take the machine for a quarter of an hour and more each."""
+
+
+WITHOUT_REFERENCE = {"failover", "growth", "reads", "sizing", "soak"}
+"""Those that have nothing of it beside them; it takes a minute to install, once."""
 
 
 def main() -> int:
     """Measure and print; 1 when a budget is missed or nothing could be measured."""
     arguments = _arguments()
-    names: list[str] = arguments.names or list(BENCHMARKS)
+    names: list[str] = arguments.names or [each for each in BENCHMARKS if each not in BY_NAME_ALONE]
     try:
-        python = None if arguments.quick else reference_python(Settings().data_dir)
+        with_reference = not arguments.quick and not set(names) <= WITHOUT_REFERENCE
+        python = reference_python(Settings().data_dir) if with_reference else None
         with tempfile.TemporaryDirectory(prefix="perdure-benchmarks-") as home:
-            results = asyncio.run(_measure(names, Path(home), python))
+            results = asyncio.run(_measure(names, Path(home), python, arguments))
     except CommandError as error:
         note(f"benchmarks: {error}")
         return error.exit_code
@@ -69,9 +101,13 @@ def main() -> int:
     return ExitCode.FAILED if "missed" in verdicts else ExitCode.DONE
 
 
-async def _measure(names: Sequence[str], home: Path, python: Path | None) -> list[Result]:
+async def _measure(
+    names: Sequence[str], home: Path, python: Path | None, arguments: argparse.Namespace
+) -> list[Result]:
     results: list[Result] = []
-    async with open_bench(home, python) as bench:
+    async with open_bench(
+        home, python, is_quick=arguments.quick, soak_minutes=arguments.soak_minutes
+    ) as bench:
         for name in names:
             note(f"Measuring {name}")
             baseline = await bench.baseline()
@@ -83,11 +119,19 @@ async def _measure(names: Sequence[str], home: Path, python: Path | None) -> lis
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     known = ", ".join(BENCHMARKS)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which ones: {known}")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"which ones: {known}; all but {', '.join(BY_NAME_ALONE)} by default",
+    )
     parser.add_argument("--quick", action="store_true", help="fewer repeats, no reference")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
         "--markdown", action="store_true", help="also write the tables to docs/benchmarks.md"
+    )
+    parser.add_argument(
+        "--soak-minutes", type=float, default=30, help="how long `soak` goes on (default 30)"
     )
     arguments = parser.parse_args()
     unknown = [name for name in arguments.names if name not in BENCHMARKS]

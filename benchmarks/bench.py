@@ -33,7 +33,9 @@ class Bench:
 
     Attributes:
         nothing: a side that is good for workflows that do nothing.
-        reference: `None` when it is left out; then everything is measured less often, too.
+        reference: `None` when it is left out.
+        is_quick: whether figures may be rough: then everything is measured less often.
+        soak_minutes: how long a load goes on.
     """
 
     client: Client
@@ -41,11 +43,8 @@ class Bench:
     mongodb: AsyncMongoClient[dict[str, Any]]
     nothing: Side
     reference: Reference | None
-
-    @property
-    def is_quick(self) -> bool:
-        """Whether figures may be rough."""
-        return self.reference is None
+    is_quick: bool
+    soak_minutes: float
 
     async def baseline(self) -> Baseline:
         """What everything here is made of: a round trip to MongoDB, and a workflow."""
@@ -65,11 +64,16 @@ class Bench:
 
 
 @asynccontextmanager
-async def open_bench(home: Path, reference_python: Path | None) -> AsyncGenerator[Bench]:
+async def open_bench(
+    home: Path, reference_python: Path | None, *, is_quick: bool, soak_minutes: float
+) -> AsyncGenerator[Bench]:
     """Servers with their data in `home`, stopped at the end.
 
     Args:
+        home: a directory.
         reference_python: the interpreter of the reference's environment; `None` leaves it out.
+        is_quick: see `Bench`.
+        soak_minutes: likewise.
     """
     # Below errors the SDK only says that the long run's model requests are large, again and again.
     errors = LoggingConfig(filter=TelemetryFilter(core_level="ERROR", other_level="ERROR"))
@@ -98,6 +102,8 @@ async def open_bench(home: Path, reference_python: Path | None) -> AsyncGenerato
                     mongodb=driver,
                     nothing=nothing,
                     reference=reference,
+                    is_quick=is_quick,
+                    soak_minutes=soak_minutes,
                 )
         finally:
             if reference is not None:

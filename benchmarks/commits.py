@@ -131,6 +131,25 @@ class SteppedRun:
         request.run_id, request.timestamp = self._builder.run_id, datetime.now(UTC)
         return before, after
 
+    @property
+    def run_id(self) -> str:
+        """Its id, which is its conversation's, too."""
+        return self._builder.run_id
+
+    async def begin_call(self) -> None:
+        """One tool call of which nobody hears again."""
+        step = self._recorder.step_index + 1
+        call = ToolCallPlace(
+            step_index=step, call_index=0, tool_call_id=f"call-{step}", tool_name="look_up"
+        )
+        await self._recorder.tool_started(call, effect="once", arguments="{}")
+        await self._commit()
+
+    async def end(self) -> None:
+        """The last commit of a run that has done what it was asked."""
+        await self._recorder.event("run_completed")
+        await self._commit()
+
     async def _commit(self) -> float:
         commit = self._builder.commit()
         start = perf_counter()

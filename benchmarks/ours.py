@@ -37,16 +37,18 @@ async def our_side(
     *,
     plain: Sequence[Agent[Any, Any]] = (),
     database: str | None = None,
+    task_queue: str | None = None,
 ) -> AsyncGenerator[Side]:
     """One worker for agents with and without persistence, so that both have all else in common.
 
     Args:
         client: its interceptors are the worker's, too.
         database: a fresh one when `None`.
+        task_queue: likewise.
     """
     name = database or f"benchmark_{uuid4().hex}"
     store = open_step_store("mongodb", db_url=mongodb_uri, database=name)
-    settings = Settings(task_queue=f"ours-{uuid4().hex}", graceful_shutdown_seconds=1)
+    settings = Settings(task_queue=task_queue or f"ours-{uuid4().hex}", graceful_shutdown_seconds=1)
     durabilities = [TemporalDurability.from_agent(agent) for agent in plain]
     activities = [run for each in durabilities if each for run in each.temporal_activities]
     try:

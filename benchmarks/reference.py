@@ -21,7 +21,7 @@ STARTS_WITHIN = timedelta(seconds=60)
 
 @dataclass(kw_only=True)
 class Reference:
-    """Its worker starts at the first use.
+    """Its workers start at the first use.
 
     Args:
         python: the interpreter of its environment.
@@ -33,19 +33,22 @@ class Reference:
     mongodb_uri: str
     python: Path
     log_dir: Path
-    _worker: ChildProcess | None = None
+    _database: str = field(default_factory=lambda: f"reference_{uuid4().hex}")
+    _workers: list[ChildProcess] = field(default_factory=list[ChildProcess])
     _side: Side | None = None
     _runs: dict[Plan, RunHandle] = field(default_factory=dict[Plan, RunHandle])
 
-    async def side(self) -> Side:
-        """Its worker, once that works."""
+    async def side(self, *, processes: int = 1) -> Side:
+        """Its workers, once they work; more of them join those that there are."""
         if self._side is None:
-            side = Side(client=self.client, task_queue=f"reference-{uuid4().hex}")
-            database = f"reference_{uuid4().hex}"
-            self._worker = self._process("worker", database, self.address, side.task_queue)
-            self._worker.spawn()
-            await _first_answer(side, self._worker)
-            self._side = side
+            self._side = Side(client=self.client, task_queue=f"reference-{uuid4().hex}")
+        while len(self._workers) < processes:
+            name = f"worker-{len(self._workers)}"
+            where = (self._database, self.address, self._side.task_queue)
+            worker = self._process("worker", *where, name=name)
+            worker.spawn()
+            self._workers.append(worker)
+            await _first_answer(self._side, worker)
         return self._side
 
     async def run(self, plan: Plan) -> RunHandle:
@@ -64,18 +67,18 @@ class Reference:
             raise LocalServerError(process.describe_end())
 
     async def stop(self) -> None:
-        """Kill its worker."""
-        if self._worker is not None:
-            await self._worker.kill()
+        """Kill its workers."""
+        for worker in self._workers:
+            await worker.kill()
 
-    def _process(self, command: str, *arguments: str) -> ChildProcess:
+    def _process(self, command: str, *arguments: str, name: str = "run") -> ChildProcess:
         return ChildProcess(
             f"The reference ({command})",
             [
                 *(self.python, "-m", "benchmarks.reference_worker"),
                 *(command, self.mongodb_uri, *arguments),
             ],
-            log_path=self.log_dir / f"reference-{command}.log",
+            log_path=self.log_dir / f"reference-{name}.log",
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
 

@@ -17,15 +17,19 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 from benchmarks.charging import make_charging_agent
+from benchmarks.chat_workflow import BenchmarkChatWorkflow
+from benchmarks.chatting import make_chatting_agent
 from benchmarks.scripted import PERSISTED, PLAIN, Plan, make_agent
 from benchmarks.workflow import WORKFLOWS
 
 
-def _persistent(mongodb_uri: str, database: str) -> list[AbstractCapability[Any]]:
+def _persistent(
+    mongodb_uri: str, database: str, topic: str | None = None
+) -> list[AbstractCapability[Any]]:
     # By name: type checkers run in an environment that has no harness.
     harness: Any = importlib.import_module("pydantic_ai_harness.step_persistence")
     store = harness.MongoStepStore(db_url=mongodb_uri, database=database)
-    return [TemporalDurability(), harness.StepPersistence(store=store)]
+    return [TemporalDurability(event_stream_topic=topic), harness.StepPersistence(store=store)]
 
 
 def _persisted_agent(mongodb_uri: str, database: str) -> Agent[None, str]:
@@ -37,12 +41,13 @@ async def _work(mongodb_uri: str, database: str, address: str, task_queue: str) 
     agents = [
         _persisted_agent(mongodb_uri, database),
         make_charging_agent(_persistent(mongodb_uri, database)),
+        make_chatting_agent(_persistent(mongodb_uri, database, "events")),
         make_agent(PLAIN, [TemporalDurability()]),
     ]
     worker = Worker(
         client,
         task_queue=task_queue,
-        workflows=WORKFLOWS,
+        workflows=[*WORKFLOWS, BenchmarkChatWorkflow],
         plugins=[AgentPlugin(agent) for agent in agents],
     )
     await worker.run()

@@ -3,6 +3,7 @@
 Both sides import this module, so it knows pydantic-ai alone.
 """
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,13 +40,16 @@ class Plan(BaseModel):
         return self.model_dump_json()
 
 
-def make_agent(name: str, capabilities: Sequence[AbstractCapability[Any]]) -> Agent[None, str]:
-    """An agent of that name, which `AGENTS` then holds."""
+def make_agent(
+    name: str, capabilities: Sequence[AbstractCapability[Any]], *, step_seconds: float = 0
+) -> Agent[None, str]:
+    """An agent of that name, which `AGENTS` then holds; its tool takes so long."""
     agent = Agent(FunctionModel(follow), name=name, capabilities=capabilities)
 
     @agent.tool_plain(metadata={"effect": "read"})
     async def look_up(left: int, size_bytes: int) -> str:
         """Give a text of that size, which no other step gets."""
+        await asyncio.sleep(step_seconds)
         return f"{left} ".ljust(size_bytes, "x")
 
     AGENTS[name] = agent

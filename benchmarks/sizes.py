@@ -1,11 +1,14 @@
 """What a long run costs where its payloads are stored beside the history."""
 
 import base64
+import math
 import os
 import time
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
 from hashlib import shake_128
 from typing import Any
 from uuid import uuid4
@@ -22,7 +25,8 @@ import sandbox
 from benchmarks.bench import Bench
 from benchmarks.figures import Figure
 from benchmarks.scripted import Plan, follow
-from benchmarks.side import LONGEST_RUN
+from benchmarks.search_corpus import texts
+from benchmarks.side import RunHandle
 from client import connect
 from payload_driver import PayloadDriver
 from settings import Settings
@@ -33,11 +37,25 @@ from workflows.agent_run import AgentRunWorkflow
 from workflows.agent_run_models import AgentRunInput
 from workflows.durable import durable
 
-AGENT = "sizes"
+IDS, FILES = "sizes-ids", "sizes-files"
+"""Agents by what their tool returns: hexadecimal digits, which compress by half and of which each
+word is new, or what a tool reads that reads source files."""
 
 LONG = Plan(steps=400, size_bytes=10_000)
 QUICK_LONG = Plan(steps=80, size_bytes=10_000)
+SHORT = Plan(steps=40, size_bytes=10_000)
+"""What the reference survives, too."""
 WIDE = Plan(steps=40, size_bytes=60_000)
+
+LONGEST_RUN = timedelta(hours=1)
+
+SEARCHED = ("search_log", "search_state")
+"""What `ConversationSearch` is answered from: the terms of each text."""
+
+STEPS_OF_500_MESSAGES = 250
+
+LAST_REQUESTS = 40
+"""Model requests at the end of a run, whose steps are weighed."""
 
 FAILED_TASKS = {
     EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED,
@@ -45,28 +63,47 @@ FAILED_TASKS = {
 }
 
 
-def make_agent() -> Agent[None, str]:
-    """An agent whose tool gives text that compresses by about half, as JSON of ids does."""
-    agent = Agent(FunctionModel(follow), name=AGENT, capabilities=durable())
+def make_agent(name: str, text: Callable[[int, int], str]) -> Agent[None, str]:
+    """An agent whose tool gives such texts."""
+    agent = Agent(FunctionModel(follow), name=name, capabilities=durable())
 
     @agent.tool_plain(metadata={"effect": "read"})
     async def look_up(left: int, size_bytes: int) -> str:
         """Give a text of that size, which no other step gets."""
-        return shake_128(b"%d" % left).hexdigest(size_bytes // 2)
+        return text(left, size_bytes)
 
     return agent
 
 
+def _ids(left: int, size_bytes: int) -> str:
+    return shake_128(b"%d" % left).hexdigest(size_bytes // 2)
+
+
+def _file(left: int, size_bytes: int) -> str:
+    return _sources()[left * size_bytes :][:size_bytes]
+
+
+@cache
+def _sources() -> str:
+    """All that the longest run reads."""
+    needed = (LONG.steps + 1) * LONG.size_bytes
+    found: list[str] = []
+    for size, text in enumerate(texts()):
+        found.append(text)
+        if size * 450 > 2 * needed:
+            break
+    return "".join(found)
+
+
 @dataclass(kw_only=True)
 class Activations:
-    """Processor time of each workflow activation, with the length of the history it came at."""
+    """Milliseconds of processor time of each workflow activation, in their order."""
 
-    samples: list[tuple[int, float]]
+    samples: list[float]
 
     def worst_ms(self, until: float) -> float:
-        """Of those in the first part of the history (1: all of it)."""
-        last = max(length for length, _ in self.samples)
-        return max(ms for length, ms in self.samples if length <= until * last)
+        """Of those in the first part of the run (1: all of it)."""
+        return max(self.samples[: math.ceil(until * len(self.samples))])
 
 
 @contextmanager
@@ -79,7 +116,7 @@ def timed_activations() -> Generator[Activations]:
     def timed(self: WorkflowInstance, act: WorkflowActivation) -> WorkflowActivationCompletion:
         start = time.thread_time()
         completion = activate(self, act)
-        found.samples.append((act.history_length, 1000 * (time.thread_time() - start)))
+        found.samples.append(1000 * (time.thread_time() - start))
         return completion
 
     setattr(instance, name, timed)
@@ -93,21 +130,23 @@ def timed_activations() -> Generator[Activations]:
 class Ended:
     """A run that has ended."""
 
-    history: WorkflowHistory
+    histories: Sequence[WorkflowHistory]
+    """Of each execution."""
     store: MongoStepStore
     database: str
     run_id: str
     counts: PayloadCounts
 
-    def bytes_of_a_step(self, steps: int) -> float:
-        """In Temporal, of the last tenth of the steps."""
-        sizes = [event.ByteSize() for event in self.history.events]
-        return sum(sizes[-len(sizes) // 10 :]) / (steps / 10)
+    @property
+    def failed_tasks(self) -> int:
+        """Of all executions."""
+        events = [event for each in self.histories for event in each.events]
+        return sum(event.event_type in FAILED_TASKS for event in events)
 
 
 @asynccontextmanager
 async def ended_run(
-    bench: Bench, plan: Plan, options: Mapping[str, Any] | None = None
+    bench: Bench, plan: Plan, agent: str = IDS, options: Mapping[str, Any] | None = None
 ) -> AsyncGenerator[Ended]:
     """A run of that plan on a worker as production builds it; `options` are settings."""
     settings = Settings(
@@ -122,21 +161,27 @@ async def ended_run(
     try:
         await store.initialise()
         client = await connect(settings, chunks=store.chunks)
-        async with build_worker(client, store, [make_agent()], settings):
+        agents = [make_agent(IDS, _ids), make_agent(FILES, _file)]
+        async with build_worker(client, store, agents, settings):
             handle = await client.start_workflow(
                 AgentRunWorkflow.run,
-                AgentRunInput(agent=AGENT, prompt=plan.prompt),
+                AgentRunInput(agent=agent, prompt=plan.prompt),
                 id=f"sizes-{uuid4().hex}",
                 task_queue=settings.task_queue,
                 execution_timeout=LONGEST_RUN,
             )
             await handle.result()
-            history = await handle.fetch_history()
+        run = await store.get_run(run_id=handle.id)
+        executions = [each.branch for each in run.branches] if run else []
+        histories = [
+            await client.get_workflow_handle(handle.id, run_id=each).fetch_history()
+            for each in executions
+        ]
         storage = client.data_converter.external_storage
         driver = storage.drivers[0] if storage else None
         counts = driver.payloads.counts if isinstance(driver, PayloadDriver) else PayloadCounts()
         yield Ended(
-            history=history,
+            histories=histories,
             store=store,
             database=settings.mongodb_database,
             run_id=handle.id,
@@ -149,16 +194,17 @@ async def ended_run(
 async def measure_sizes(bench: Bench) -> list[Figure]:
     """A context of 4 MB without a window; many results of 60,000 characters; encryption."""
     plan = QUICK_LONG if bench.is_quick else LONG
+    figures = await _beside(bench) if bench.reference else []
     with timed_activations() as activations:
         async with ended_run(bench, plan) as ended:
-            figures = await _figures_of(bench, plan, ended)
-    half = 2.0 / (plan.steps * plan.size_bytes / 1e6)
+            figures += await _figures_of(bench, plan, ended)
     figures += [
         Figure(
-            name="processor time of the longest activation, up to 500 messages and 2 MB",
+            name="processor time of the longest activation, up to 500 messages and 2.5 MB",
             unit="ms",
-            measured=activations.worst_ms(min(half, 1.0)),
+            measured=activations.worst_ms(min(STEPS_OF_500_MESSAGES / plan.steps, 1.0)),
             budget=200,
+            detail=f"{len(activations.samples)} activations in all",
         ),
         Figure(
             name=f"the same, up to {plan.steps * plan.size_bytes / 1e6:.1f} MB",
@@ -167,36 +213,99 @@ async def measure_sizes(bench: Bench) -> list[Figure]:
             budget=1000,
         ),
     ]
+    async with ended_run(bench, plan, FILES) as ended:
+        name = f"{plan.steps} steps of {plan.size_bytes // 1000} KB of source files"
+        figures += _in_mongodb(await _sizes(bench, ended.database), name)
     async with ended_run(bench, WIDE) as ended:
         figures += await _wide(bench, ended)
     return figures + await _encrypted(bench)
 
 
+async def _beside(bench: Bench) -> list[Figure]:
+    """A run that the reference survives, next to the same on the reference."""
+    reference = bench.reference
+    if reference is None:
+        return []
+    handle: RunHandle = await reference.run(SHORT)
+    theirs = [await handle.fetch_history()]
+    beside = f"sizes_reference_{uuid4().hex}"
+    await reference.run_outside(SHORT, database=beside)
+    their_sizes = await _sizes(bench, beside)
+    async with ended_run(bench, SHORT) as ended:
+        sizes = await _sizes(bench, ended.database)
+        name = f"{SHORT.steps} steps of {SHORT.size_bytes // 1000} KB"
+        return [
+            Figure(
+                name=f"bytes in Temporal of one step, at the end of {name}",
+                unit="KB",
+                measured=_bytes_of_a_step(ended.histories, last=SHORT.steps // 4) / 1000,
+                reference=_bytes_of_a_step(theirs, last=SHORT.steps // 4) / 1000,
+            ),
+            Figure(
+                name=f"bytes in MongoDB, payloads included, {name}",
+                unit="MB",
+                measured=sum(sizes.values()) / 1e6,
+                reference=sum(their_sizes.values()) / 1e6,
+            ),
+        ]
+
+
 async def _figures_of(bench: Bench, plan: Plan, ended: Ended) -> list[Figure]:
     name = f"{plan.steps} steps of {plan.size_bytes // 1000} KB"
-    sizes = await _sizes(bench, ended.database)
-    messages = sizes["messages"]
-    history_mb = sum(event.ByteSize() for event in ended.history.events) / 1e6
+    events = [event for each in ended.histories for event in each.events]
+    history_mb = sum(event.ByteSize() for event in events) / 1e6
     return [
         Figure(
             name=f"bytes in Temporal of one step, at the end of {name}",
             unit="KB",
-            measured=ended.bytes_of_a_step(plan.steps) / 1000,
+            measured=_bytes_of_a_step(ended.histories, last=LAST_REQUESTS) / 1000,
             budget=25,
-            detail=f"{len(ended.history.events)} events, {history_mb:.1f} MB in all",
+            detail=f"{len(events)} events, {history_mb:.1f} MB in all, in "
+            f"{len(ended.histories)} executions",
         ),
-        Figure(
-            name=f"bytes in MongoDB over those of the messages, {name}",
-            unit="x",
-            measured=sum(sizes.values()) / messages,
-            budget=2,
-            detail=", ".join(f"{each} {size / 1e6:.2f} MB" for each, size in sizes.items()),
-        ),
+        *_in_mongodb(await _sizes(bench, ended.database), f"{name} of ids"),
         Figure(
             name=f"workflow tasks that failed, {name}",
             unit="",
-            measured=_failed_tasks(ended.history),
+            measured=ended.failed_tasks,
             budget=0,
+        ),
+    ]
+
+
+def _bytes_of_a_step(histories: Sequence[WorkflowHistory], *, last: int) -> float:
+    """In Temporal, from the first of the last so many model requests on."""
+    events = [event for each in histories for event in each.events]
+    requests = [
+        index
+        for index, event in enumerate(events)
+        if event.activity_task_scheduled_event_attributes.activity_type.name.endswith(
+            "model_request"
+        )
+    ]
+    counted = events[requests[-last] :]
+    return sum(event.ByteSize() for event in counted) / last
+
+
+def _in_mongodb(sizes: Mapping[str, int], name: str) -> list[Figure]:
+    """All bytes over those of the messages, and without what search is answered from."""
+    searched = sum(sizes.get(each, 0) for each in SEARCHED)
+    total = sum(sizes.values())
+    return [
+        Figure(
+            name=f"bytes in MongoDB over those of the messages, without search, {name}",
+            unit="x",
+            measured=(total - searched) / sizes["messages"],
+            budget=2,
+            detail=", ".join(
+                f"{each} {size / 1e6:.2f} MB" for each, size in sizes.items() if size > total / 1000
+            ),
+        ),
+        Figure(
+            name=f"the same, with the terms that search is answered from, {name}",
+            unit="x",
+            measured=total / sizes["messages"],
+            budget=2,
         ),
     ]
 
@@ -219,7 +328,7 @@ async def _wide(bench: Bench, ended: Ended) -> list[Figure]:
         Figure(
             name=f"workflow tasks that failed, {name}",
             unit="",
-            measured=_failed_tasks(ended.history),
+            measured=ended.failed_tasks,
             budget=0,
         ),
         Figure(name=f"largest document, {name}", unit="MB", measured=largest / 1e6, budget=8),
@@ -241,7 +350,7 @@ async def _encrypted(bench: Bench) -> list[Figure]:
         ("with a key", {"payload_keys": {"one": secret}, "payload_key": "one"}),
     )
     for words, given in options:
-        async with ended_run(bench, QUICK_LONG, given) as ended:
+        async with ended_run(bench, QUICK_LONG, options=given) as ended:
             counts = ended.counts
         figures.append(
             Figure(
@@ -263,7 +372,3 @@ async def _sizes(bench: Bench, database: str) -> dict[str, int]:
         for name in await found.list_collection_names()
     }
     return dict(sorted(sizes.items(), key=lambda item: -item[1]))
-
-
-def _failed_tasks(history: WorkflowHistory) -> int:
-    return sum(event.event_type in FAILED_TASKS for event in history.events)

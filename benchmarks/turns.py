@@ -1,8 +1,11 @@
 """A long conversation: what its last turns cost against its first, and what it carries."""
 
 import resource
-from collections.abc import AsyncIterator
-from time import perf_counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from time import perf_counter, process_time
 from uuid import uuid4
 
 from pydantic_ai import Agent
@@ -46,10 +49,25 @@ def chat_agent() -> Agent[ChatDeps, str]:
     )
 
 
+@dataclass(kw_only=True)
+class _Measured:
+    """One value for each turn."""
+
+    seconds: list[float] = field(default_factory=list[float])
+    cpu_seconds: list[float] = field(default_factory=list[float])
+    """Of the process that is worker and client, all its threads."""
+    run_ids: list[str] = field(default_factory=list[str])
+    carried: list[int] = field(default_factory=list[int])
+    memory_mb: list[float] = field(default_factory=list[float])
+    stored_bytes: list[float] = field(default_factory=list[float])
+    """`dataSize` of the database, at every recycling."""
+
+
 async def measure_turns(bench: Bench) -> list[Figure]:
     """Turns of one conversation with a window, in order, and bare runs of the same agent."""
     count = QUICK_TURNS if bench.is_quick else TURNS
-    async with our_side(bench.client, bench.mongodb_uri, [chat_agent()]) as side:
+    database = f"turns_{uuid4().hex}"
+    async with our_side(bench.client, bench.mongodb_uri, [chat_agent()], database=database) as side:
         bare = [await _bare_run(side) for _ in range(AROUND + 5)][5:]
         conversation = DurableConversation.connect(
             side.client,
@@ -59,45 +77,118 @@ async def measure_turns(bench: Bench) -> list[Figure]:
             task_queue=side.task_queue,
             recycle_turns=RECYCLE,
         )
-        seconds: list[float] = []
-        carried: list[int] = []
-        memory_mb: list[float] = []
+        measured = _Measured()
         for number in range(count):
-            seconds.append(await _turn(conversation, f"message {number}"))
+            await _turn(conversation, f"message {number}", measured)
             if number % RECYCLE == 0:
-                carried.append(await _carried(conversation))
-                memory_mb.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
-                note(f"turn {number}: {1000 * seconds[-1]:.0f} ms")
-        lengths = [each async for each in _history_lengths(side.client, conversation)]
-    first, last = median(seconds[5 : 5 + AROUND]), median(seconds[-AROUND:])
+                measured.carried.append(await _carried(conversation))
+                measured.memory_mb.append(resident_mb())
+                stats = await bench.mongodb[database].command("dbStats")
+                measured.stored_bytes.append(stats["dataSize"])
+                note(f"turn {number}: {1000 * measured.seconds[-1]:.0f} ms")
+        histories = await _histories(side.client, conversation.workflow_id)
+        first_runs, last_runs = [
+            [await _size_of(side.client, each) for each in runs]
+            for runs in (measured.run_ids[5 : 5 + AROUND], measured.run_ids[-AROUND:])
+        ]
+    await bench.mongodb.drop_database(database)
     return [
-        Figure(
-            name=f"turn {count} against turn 10, window of {WINDOW}",
-            unit="x",
-            measured=last / first,
-            budget=GROWTH_BUDGET,
-            detail=f"{1000 * last:.0f} ms against {1000 * first:.0f} ms, medians of {AROUND}",
-        ),
+        *_growth(count, measured, first_runs, last_runs),
         Figure(
             name="a turn over a bare agent_run",
             unit="ms",
-            measured=1000 * (first - median(bare)),
+            measured=1000 * (median(measured.seconds[5 : 5 + AROUND]) - median(bare)),
             budget=OVERHEAD_BUDGET_MS,
-            detail=f"{1000 * first:.0f} ms against {1000 * median(bare):.0f} ms",
+            detail=f"{1000 * median(measured.seconds[5 : 5 + AROUND]):.0f} ms against "
+            f"{1000 * median(bare):.0f} ms",
         ),
         Figure(
             name=f"events of a conversation's longest history, {RECYCLE} turns each",
             unit="events",
-            measured=max(lengths),
-            detail=f"{len(lengths)} executions for {count} turns",
+            measured=max(each.event_count for each in histories),
+            detail=f"{len(histories)} executions for {count} turns, the largest of "
+            f"{max(each.size_bytes for each in histories) / 1000:.0f} KB",
         ),
-        Figure(name="handles that its workflow carries", unit="", measured=max(carried)),
+        Figure(name="handles that its workflow carries", unit="", measured=max(measured.carried)),
         Figure(
-            name="largest memory of worker and client, end over first quarter",
+            name="memory of worker and client, last quarter over second",
             unit="x",
-            measured=memory_mb[-1] / memory_mb[len(memory_mb) // 4],
-            detail=f"{memory_mb[-1]:.0f} MB",
+            measured=_share(measured.memory_mb, 3) / _share(measured.memory_mb, 1),
+            budget=GROWTH_BUDGET,
+            detail=f"{_share(measured.memory_mb, 1):.0f} MB and then "
+            f"{_share(measured.memory_mb, 3):.0f} MB resident, medians",
         ),
+    ]
+
+
+def _growth(
+    count: int, measured: _Measured, first: "Sequence[_Size]", last: "Sequence[_Size]"
+) -> list[Figure]:
+    """The last turns over the first ones, in what does not depend on the machine and what does."""
+    stored = [b - a for a, b in pairwise(measured.stored_bytes)]
+    early, late = stored[0] / RECYCLE, stored[-1] / RECYCLE
+    compared = [
+        ("events of its run", "", [s.event_count for s in first], [s.event_count for s in last]),
+        ("bytes of its run's history", "", *([s.size_bytes for s in e] for e in (first, last))),
+        ("bytes that it leaves in MongoDB", "", [early], [late]),
+        (
+            "processor time, worker and client",
+            "ms",
+            *_of_places([1000 * each for each in measured.cpu_seconds]),
+        ),
+        ("time", "ms", *_of_places([1000 * each for each in measured.seconds])),
+    ]
+    return [
+        Figure(
+            name=f"turn {count} against turn 10, window of {WINDOW}: {name}",
+            unit="x",
+            measured=median(after) / median(before),
+            budget=GROWTH_BUDGET,
+            detail=f"{median(after):.0f} {unit} against {median(before):.0f} {unit}".replace(
+                "  ", " "
+            ),
+        )
+        for name, unit, before, after in compared
+    ]
+
+
+def _of_places(values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
+    return values[5 : 5 + AROUND], values[-AROUND:]
+
+
+def _share(values: Sequence[float], quarter: int) -> float:
+    size = max(1, len(values) // 4)
+    return median(values[quarter * size : (quarter + 1) * size])
+
+
+def resident_mb() -> float:
+    """Memory of this process now (Linux; elsewhere the largest it had)."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return pages * resource.getpagesize() / 1024**2
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Size:
+    """Of one execution's history."""
+
+    event_count: int
+    size_bytes: int
+
+
+async def _size_of(client: Client, workflow_id: str) -> _Size:
+    described = await client.get_workflow_handle(workflow_id).describe()
+    size = described.raw_description.workflow_execution_info.history_size_bytes
+    return _Size(event_count=described.history_length, size_bytes=size)
+
+
+async def _histories(client: Client, workflow_id: str) -> list[_Size]:
+    """Of each execution of the conversation; the server lists an execution soon after its end."""
+    return [
+        _Size(event_count=each.history_length, size_bytes=each.raw_info.history_size_bytes)
+        async for each in client.list_workflows(f"WorkflowId = '{workflow_id}'")
     ]
 
 
@@ -113,21 +204,17 @@ async def _bare_run(side: Side) -> float:
     return perf_counter() - began
 
 
-async def _turn(conversation: DurableConversation, text: str) -> float:
-    """Seconds from the message to its answer; the history is not read."""
-    began = perf_counter()
+async def _turn(conversation: DurableConversation, text: str, measured: _Measured) -> None:
+    """From the message to its answer; the history is not read."""
+    began, cpu = perf_counter(), process_time()
     ticket = await conversation.submit(text)
     await conversation.output(text, ticket)
-    return perf_counter() - began
+    measured.seconds.append(perf_counter() - began)
+    measured.cpu_seconds.append(process_time() - cpu)
+    measured.run_ids.append(ticket.answer.run_id)
 
 
 async def _carried(conversation: DurableConversation) -> int:
     handle = conversation.client.get_workflow_handle(conversation.workflow_id)
     status: ConversationStatus = await handle.query("status", result_type=ConversationStatus)
     return status.carried
-
-
-async def _history_lengths(client: Client, conversation: DurableConversation) -> AsyncIterator[int]:
-    """Events of each execution of the conversation."""
-    async for each in client.list_workflows(f"WorkflowId = '{conversation.workflow_id}'"):
-        yield each.history_length

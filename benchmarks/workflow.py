@@ -23,6 +23,26 @@ class BenchmarkRunWorkflow:
         return result.output
 
 
+@workflow.defn(name="benchmark_held_run")
+class HeldRunWorkflow:
+    """A run that has done its steps, in a workflow that stays open."""
+
+    def __init__(self) -> None:
+        self._has_done = False
+
+    @workflow.run
+    async def run(self, agent: str, plan: Plan) -> None:
+        """Run the agent, then wait for nothing."""
+        await AGENTS[agent].run(plan.prompt, run_id=workflow.info().workflow_id)
+        self._has_done = True
+        await workflow.wait_condition(lambda: False)
+
+    @workflow.update
+    async def has_done(self) -> None:
+        """Return when the run has ended."""
+        await workflow.wait_condition(lambda: self._has_done)
+
+
 @workflow.defn(name="benchmark_nothing")
 class NothingWorkflow:
     """Ends at once: what a workflow costs on this machine, at this minute."""
@@ -32,4 +52,4 @@ class NothingWorkflow:
         """Do nothing."""
 
 
-WORKFLOWS = (BenchmarkRunWorkflow, NothingWorkflow)
+WORKFLOWS = (BenchmarkRunWorkflow, HeldRunWorkflow, NothingWorkflow)

@@ -66,6 +66,14 @@ def chaos_command(
         int,
         typer.Option(envvar="PERDURE_CHAOS_AT_ONCE", min=1, help="Runs at once with --random."),
     ] = 8,
+    conversation: Annotated[
+        bool,
+        typer.Option(
+            "--conversation",
+            envvar="PERDURE_CHAOS_CONVERSATION",
+            help="Sweep over a conversation of three turns instead of a run.",
+        ),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", envvar="PERDURE_DRY_RUN", help="List the points.")
     ] = False,
@@ -101,18 +109,19 @@ def chaos_command(
             only=only,
             seed=drawn,
             jobs=jobs,
-            state=_state(data_dir, resume=resume),
+            state=_state(data_dir, "conversation" if conversation else "outcomes", resume=resume),
             as_json=as_json,
             dry_run=dry_run,
+            conversation=conversation,
         )
     if not is_well:
         message = "the sweep found something, see above"
         raise CommandError(message)
 
 
-def _state(data_dir: Path, *, resume: bool) -> Path:
+def _state(data_dir: Path, name: str, *, resume: bool) -> Path:
     """The state file, empty unless the last sweep is taken up."""
-    path = data_dir.absolute() / "chaos" / "outcomes.jsonl"
+    path = data_dir.absolute() / "chaos" / f"{name}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     if not resume:
         path.unlink(missing_ok=True)
@@ -128,14 +137,19 @@ def _sweep(
     state: Path,
     as_json: bool,
     dry_run: bool,
+    conversation: bool,
 ) -> bool:
     from cli.output import print_text  # noqa: PLC0415
     from cli.sweep.points import Operation, Point, all_points, sample  # noqa: PLC0415
     from cli.sweep.report import all_well, print_outcomes, print_outcomes_json, tell  # noqa: PLC0415
     from cli.sweep.sweeping import Ledger, Sweep  # noqa: PLC0415 - slow to load
+    from cli.sweep.talk_sweep import TalkSweep  # noqa: PLC0415
 
     def select(operations: "Sequence[Operation]") -> "list[Point]":
-        found = [each for each in all_points(operations) if not only or only in each.name]
+        return choose(all_points(operations))
+
+    def choose(all_there_are: "list[Point]") -> "list[Point]":
+        found = [each for each in all_there_are if not only or only in each.name]
         if points is not None:
             note(f"Seed {seed}")
             found = sample(found, points, seed)
@@ -146,8 +160,12 @@ def _sweep(
             return []
         return found
 
-    sweep = Sweep(select=select, ledger=Ledger.resumed(state), jobs=jobs, tell=tell)
-    outcomes = asyncio.run(sweep.run())
+    ledger = Ledger.resumed(state)
+    if conversation:
+        sweeping = TalkSweep(choose=choose, ledger=ledger, jobs=jobs, tell=tell).run()
+    else:
+        sweeping = Sweep(select=select, ledger=ledger, jobs=jobs, tell=tell).run()
+    outcomes = asyncio.run(sweeping)
     if dry_run:
         return True
     if as_json:

@@ -2,11 +2,12 @@
 
 import asyncio
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.connections import connected_client, current_settings, opened_store
+from cli.connections import current_settings, opened_store, submitting_client
 from cli.failures import CommandError
 from cli.options import Workspace
 from cli.output import note, print_text
@@ -48,13 +49,15 @@ async def _chat(
     workspace: str,
 ) -> None:
     from cli.submit import fresh_run_id  # noqa: PLC0415
+    from workflows.conversation_models import TURN_LIMITS  # noqa: PLC0415
     from workflows.conversation_refusals import ConversationRefusedError  # noqa: PLC0415
     from workflows.durable_conversation import DurableConversation  # noqa: PLC0415
+    from workflows.fairness import priority_of  # noqa: PLC0415
 
     settings = current_settings()
-    async with opened_store(settings, workspace) as store:
+    async with submitting_client(settings) as client, opened_store(settings, workspace) as store:
         conversation = DurableConversation.connect(
-            await connected_client(settings),
+            client,
             agent=agent,
             conversation_id=conversation_id or fresh_run_id(agent),
             workspace_id=workspace,
@@ -62,6 +65,10 @@ async def _chat(
             principal=principal,
             task_queue=settings.task_queue,
             store=store,
+            priority=priority_of(
+                workspace, priority=settings.priority, weights=settings.fairness_weights
+            ),
+            usage_limits=replace(TURN_LIMITS, cost_limit=settings.cost_limit),
         )
         display = TurnDisplay(conversation, store, by=principal)
         note(f"Conversation {conversation.conversation_id}. End with Ctrl-D.")

@@ -2,7 +2,7 @@
 
 import asyncio
 from dataclasses import asdict
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from stores.mongo.chunk_sweeping import ChunkSweep
     from stores.mongo.steps import MongoStepStore
     from stores.mongo.sweeping import Sweep
+    from stores.retention_policies import Retained
 
 BETWEEN_NOTES = timedelta(seconds=2)
 
@@ -44,6 +45,13 @@ def gc_command(
             "retention, until whose end a run can be reset.",
         ),
     ] = 30,
+    details_days: Annotated[
+        float | None,
+        typer.Option(
+            help="Also remove events and effects of runs that ended so many days ago; what they "
+            "said stays. By default they are kept."
+        ),
+    ] = None,
     workspace: Annotated[
         str | None,
         typer.Option(envvar="PERDURE_WORKSPACE", help="Only of this tenant; all by default."),
@@ -58,13 +66,20 @@ def gc_command(
     alone. Workers may go on meanwhile. For MongoDB alone.
     """
     grace = _grace(grace_days)
+    pruned = None
+    if details_days is not None:
+        age = _grace(details_days, "--details-days")
+        pruned = asyncio.run(_prune(current_settings(), workspace, age=age, is_dry=not delete))
     swept, payloads = asyncio.run(
         _sweep(current_settings(), workspace, grace=grace, is_dry=not delete)
     )
     if as_json:
         told = {"grace_days": grace_days, "workspace_id": workspace}
         beside = None if payloads is None else asdict(payloads)
-        print_json({**asdict(swept), **told, "payloads": beside})
+        details = None
+        if pruned is not None:
+            details = {"runs": pruned.detailed, "rows": pruned.rows, "open": pruned.unresolved}
+        print_json({**asdict(swept), **told, "payloads": beside, "details": details})
         return
     verb = "would remove" if swept.is_dry else "removed"
     print_text(
@@ -78,17 +93,31 @@ def gc_command(
             f"{verb} {payloads.chunks} chunks of payloads ({size(payloads.size_bytes)}) and "
             f"{payloads.manifests} manifests; looked at {payloads.workflows} workflows"
         )
+    if pruned is not None:
+        rows = "" if pruned.is_dry else f": {pruned.rows} rows"
+        print_text(f"{verb} the details of {pruned.detailed} runs{rows}")
     found = swept.messages + swept.positions + swept.media + (payloads.chunks if payloads else 0)
+    found += pruned.detailed if pruned else 0
     if swept.is_dry and found:
         note("Nothing was touched: the same command with --delete removes them.")
 
 
-def _grace(days: float) -> timedelta:
+async def _prune(
+    settings: "Settings", workspace: str | None, *, age: timedelta, is_dry: bool
+) -> "Retained":
+    now = datetime.now(UTC)  # noqa: TID251 - the command line has no other clock
+    async with opened_mongodb(settings) as store:
+        bound = store if workspace is None else store.for_workspace(workspace)
+        await bound.verify()
+        return await bound.prune_details(
+            age=age, now=now, is_dry=is_dry, all_workspaces=workspace is None
+        )
+
+
+def _grace(days: float, option: str = "--grace-days") -> timedelta:
     shortest, longest = (each / timedelta(days=1) for each in (SHORTEST_GRACE, LONGEST_GRACE))
     if not shortest <= days <= longest:
-        message = (
-            f"--grace-days {days:g} is out of range; pass an hour (0.042) to {longest:.0f} days"
-        )
+        message = f"{option} {days:g} is out of range; pass an hour (0.042) to {longest:.0f} days"
         raise WrongUsageError(message)
     return timedelta(days=days)
 

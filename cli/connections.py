@@ -5,8 +5,9 @@ reading commands have two seconds in all.
 """
 
 import asyncio
+import os
 import reprlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import cache
@@ -17,7 +18,7 @@ from cli.failures import CommandError, NotFoundError, UnreachableError, WrongUsa
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
-    from temporalio.client import Client
+    from temporalio.client import Client, Plugin
 
     from settings import Settings
     from stores.mongo.steps import MongoStepStore
@@ -37,14 +38,12 @@ def current_settings() -> "Settings":
     Raises:
         WrongUsageError: a `PERDURE_` variable does not fit.
     """
-    from pydantic import ValidationError  # noqa: PLC0415
-
-    from settings import Settings  # noqa: PLC0415
+    from settings import InvalidSettingsError, load_settings  # noqa: PLC0415
 
     try:
-        settings = Settings()
-    except ValidationError as error:
-        message = f"the settings do not fit: {misfits(error, prefix='PERDURE_', upper=True)}"
+        settings = load_settings()
+    except InvalidSettingsError as error:
+        message = f"the settings do not fit: {error}"
         raise WrongUsageError(message) from error
     if settings.temporal_address and settings.mongodb_uri:
         return settings
@@ -59,12 +58,11 @@ def current_settings() -> "Settings":
     return settings.model_copy(update=found)
 
 
-def misfits(error: "ValidationError", *, prefix: str = "", upper: bool = False) -> str:
+def misfits(error: "ValidationError") -> str:
     """What pydantic found wrong, each with the path of the bad value."""
     lines: list[str] = []
     for each in error.errors():
-        path = ".".join(str(step) for step in each["loc"])
-        name = f"{prefix}{path.upper() if upper else path}"
+        name = path = ".".join(str(step) for step in each["loc"])
         message = each["msg"].removeprefix("Value error, ")
         # A check of the whole input has no path, and its message says what it is about.
         lines.append(
@@ -113,12 +111,19 @@ def not_found_message(
 
 
 @asynccontextmanager
-async def opened_mongodb(settings: "Settings") -> AsyncGenerator["MongoStepStore"]:
+async def opened_mongodb(
+    settings: "Settings", *, masks_as_workers: bool = False
+) -> AsyncGenerator["MongoStepStore"]:
     """The same with what only MongoDB offers, bound to the default workspace.
+
+    Args:
+        settings: name the servers, and what is masked.
+        masks_as_workers: it has to be exactly what workers mask, as they know all secrets.
 
     Raises:
         UnreachableError: no MongoDB is configured, and no `perdure dev` runs.
-        StoreConfigurationError: the settings name no media store.
+        StoreConfigurationError: the settings name no media store, or a variable of
+            PERDURE_REDACT_ENV is not set where it has to be.
     """
     from stores.mongo.steps import MongoStepStore  # noqa: PLC0415
 
@@ -137,7 +142,7 @@ async def opened_mongodb(settings: "Settings") -> AsyncGenerator["MongoStepStore
         database=settings.mongodb_database,
         media_store=open_media_store(settings.media),
         media_threshold_bytes=settings.media_threshold_bytes,
-        redaction=build_redaction(settings, is_strict=False),
+        redaction=build_redaction(settings, is_strict=masks_as_workers),
     )
     try:
         yield store
@@ -145,7 +150,28 @@ async def opened_mongodb(settings: "Settings") -> AsyncGenerator["MongoStepStore
         await store.aclose()
 
 
-async def connected_client(settings: "Settings") -> "Client":
+@asynccontextmanager
+async def submitting_client(settings: "Settings") -> AsyncGenerator["Client"]:
+    """The same for what starts runs: their traces begin here, where spans are exported.
+
+    Raises:
+        UnreachableError: as `connected_client`.
+        WrongUsageError: OpenTelemetry's variables do not fit.
+    """
+    if not any(name.startswith("OTEL_EXPORTER_OTLP") for name in os.environ):
+        yield await connected_client(settings)
+        return
+    from telemetry.providers import TelemetryError, begin_telemetry  # noqa: PLC0415
+
+    try:
+        telemetry = begin_telemetry(settings, service="perdure", exports_metrics=False)
+    except TelemetryError as error:
+        raise WrongUsageError(str(error)) from error
+    async with telemetry.running():
+        yield await connected_client(settings, telemetry.plugins)
+
+
+async def connected_client(settings: "Settings", plugins: Sequence["Plugin"] = ()) -> "Client":
     """A client that encodes and decodes as the worker does.
 
     Raises:
@@ -155,7 +181,7 @@ async def connected_client(settings: "Settings") -> "Client":
 
     silence_core()
     try:
-        return await connect(settings)
+        return await connect(settings, plugins=plugins)
     except TemporalUnavailableError as error:
         raise UnreachableError(str(error)) from error
 
@@ -167,12 +193,19 @@ async def describing_client(settings: "Settings") -> "Client":
     """
     from temporalio.client import Client  # noqa: PLC0415
 
+    from temporal_tls import TemporalUnavailableError, tls_of  # noqa: PLC0415
+
     silence_core()
-    return await Client.connect(
-        settings.temporal_address or DEFAULT_TEMPORAL_ADDRESS,
-        namespace=settings.temporal_namespace,
-        lazy=True,
-    )
+    try:
+        return await Client.connect(
+            settings.temporal_address or DEFAULT_TEMPORAL_ADDRESS,
+            namespace=settings.temporal_namespace,
+            tls=tls_of(settings),
+            api_key=settings.temporal_api_key,
+            lazy=True,
+        )
+    except TemporalUnavailableError as error:
+        raise UnreachableError(str(error)) from error
 
 
 async def initialised(settings: "Settings") -> list[str]:

@@ -14,7 +14,8 @@ from cli.output import moment, note, print_json, print_table, print_text
 
 if TYPE_CHECKING:
     from settings import Settings
-    from stores.conversation_records import ConversationRecord
+    from stores.conversation_records import ConversationRecord, RemovedConversation
+    from stores.erasing import Receipt
     from stores.rebuilding import Rebuilt
 
 ConversationId = Annotated[
@@ -91,6 +92,10 @@ def rebuild_command(
 def delete_conversation_command(
     *,
     conversation: ConversationId,
+    turn: Annotated[
+        int | None,
+        typer.Option(min=0, help="Only this turn, counted from 0.", show_default=False),
+    ] = None,
     delete: Annotated[
         bool, typer.Option("--delete/--dry-run", help="Delete it; without it, only say what it is.")
     ] = False,
@@ -100,25 +105,32 @@ def delete_conversation_command(
     """Delete a conversation with its runs and all that nothing else refers to.
 
     A turn in progress is cancelled first. Turns that forks have inherited stay for them; `erase`
-    asks about those. What Temporal has of it goes as well.
+    asks about those. What Temporal has of it goes as well. With --turn only what was said in that
+    turn goes: its place stays, in forks, too, and the histories of later runs say that it was
+    deleted.
     """
     from stores.erasing import Erasure  # noqa: PLC0415
 
     settings = current_settings()
     head = asyncio.run(_known(settings, workspace, conversation))
+    what = conversation if turn is None else f"turn {turn} of {conversation}"
     if not delete:
-        print_text(f"would delete {conversation}: {head.turn_count} turns with agent {head.agent}")
+        print_text(f"would delete {what}: {head.turn_count} turns with agent {head.agent}")
         note("Nothing was touched: the same command with --delete removes it.")
         return
     erasure = Erasure(conversation_id=conversation, keeps_inherited=True)
-    receipt = asyncio.run(erased(settings, workspace, erasure, cancels=True, is_dry=False))
-    if receipt is None:
+    removed: Receipt | RemovedConversation | None
+    if turn is None:
+        removed = asyncio.run(erased(settings, workspace, erasure, cancels=True, is_dry=False))
+    else:
+        removed = asyncio.run(_delete_turn(settings, workspace, conversation, turn))
+    if removed is None:
         return
     if as_json:
-        print_json(asdict(receipt))
+        print_json(asdict(removed))
         return
-    print_text(f"deleted {conversation}")
-    for name, count in sorted(receipt.counts.items()):
+    print_text(f"deleted {what}")
+    for name, count in sorted(removed.counts.items()):
         print_text(f"  {name}: {count}")
 
 
@@ -131,3 +143,11 @@ async def _known(settings: "Settings", workspace: str, conversation: str) -> "Co
         problem = f"workspace {workspace!r} has no such conversation"
         raise ConversationNotFoundError(conversation, problem)
     return head
+
+
+async def _delete_turn(
+    settings: "Settings", workspace: str, conversation: str, turn: int
+) -> "RemovedConversation":
+    now = datetime.now(UTC)  # noqa: TID251 - the command line has no other clock
+    async with opened_store(settings, workspace) as store:
+        return await store.conversations.delete_turn(conversation, turn, now=now)

@@ -1,6 +1,7 @@
 """`perdure dev`: servers and a worker in the foreground, for work on agents."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.connections import misfits
 from cli.data_directory import Addresses, without_password
 from cli.failures import ExitCode, UnreachableError, WrongUsageError
 from cli.options import AsJson
@@ -49,6 +49,7 @@ class _Options:
 
     temporal_port: int
     mongodb_port: int
+    api_port: int | None
     ui: bool
     local_model: bool
     as_json: bool
@@ -64,6 +65,14 @@ def dev_command(
         int,
         typer.Option(envvar="PERDURE_MONGODB_PORT", min=0, max=65535, help="0: any free one."),
     ] = MONGODB_PORT,
+    api_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Of the history API, 0: any free one. [default: PERDURE_API_PORT]",
+        ),
+    ] = None,
     data_dir: Annotated[
         Path, typer.Option(envvar="PERDURE_DATA_DIR", help="State, kept between starts, and logs.")
     ] = Path(".perdure"),
@@ -80,12 +89,12 @@ def dev_command(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Keep Temporal, MongoDB and a worker in the foreground; Ctrl-C stops all in order.
+    """Keep Temporal, MongoDB, a worker and the history API in the foreground; Ctrl-C stops all.
 
     Servers of your own are used where PERDURE_TEMPORAL_ADDRESS or PERDURE_MONGODB_URI is set.
     Other commands with the same data directory find the servers by themselves.
     """
-    options = _Options(temporal_port, mongodb_port, ui, local_model, as_json)
+    options = _Options(temporal_port, mongodb_port, api_port, ui, local_model, as_json)
     settings = _settings(data_dir)
     exit_code = asyncio.run(_until_interrupted(_keep_running(settings, options)))
     raise typer.Exit(exit_code)
@@ -98,27 +107,42 @@ def worker_process(settings: "Settings", env: Mapping[str, str] | None = None) -
         settings: passed on whole, as `PERDURE_` variables.
         env: more variables, on top of these and of this process's own.
     """
-    told = settings.model_dump(mode="json", exclude_none=True)
-    variables = {f"PERDURE_{name.upper()}": str(value) for name, value in told.items()}
     return ChildProcess(
         "The worker",
         [sys.executable, WORKER],
         log_path=settings.data_dir / "logs" / "worker.log",
-        env={**os.environ, **variables, **(env or {})},
+        env={**os.environ, **_variables(settings), **(env or {})},
         stop_within=settings.graceful_shutdown + STOP_MARGIN,
     )
 
 
+def _api_process(settings: "Settings") -> ChildProcess:
+    """The history API, not started, that has these settings and logs beside the worker."""
+    return ChildProcess(
+        "The history API",
+        [sys.executable, "-m", "cli.main", "api"],
+        log_path=settings.data_dir / "logs" / "api.log",
+        env={**os.environ, "PYTHONPATH": str(WORKER.parent), **_variables(settings)},
+    )
+
+
+def _variables(settings: "Settings") -> dict[str, str]:
+    """The settings as `PERDURE_` variables; what is no text is JSON."""
+    told = settings.model_dump(mode="json", exclude_none=True)
+    return {
+        f"PERDURE_{name.upper()}": json.dumps(value) if isinstance(value, dict) else str(value)
+        for name, value in told.items()
+    }
+
+
 def _settings(data_dir: Path) -> "Settings":
     # What takes long to import is imported where it is used: every command loads this module.
-    from pydantic import ValidationError  # noqa: PLC0415
-
-    from settings import Settings  # noqa: PLC0415
+    from settings import InvalidSettingsError, load_settings  # noqa: PLC0415
 
     try:
-        return Settings(data_dir=data_dir.absolute())
-    except ValidationError as error:
-        message = f"the settings do not fit: {misfits(error, prefix='PERDURE_', upper=True)}"
+        return load_settings().model_copy(update={"data_dir": data_dir.absolute()})
+    except InvalidSettingsError as error:
+        message = f"the settings do not fit: {error}"
         raise WrongUsageError(message) from error
 
 
@@ -152,14 +176,17 @@ async def _keep_running(settings: "Settings", options: _Options) -> ExitCode:
             await model.start()
             parts.append(model)
 
-        settings = _connected(settings, addresses)
+        settings = _connected(settings, addresses, options)
         await _initialise(settings)
         worker = worker_process(settings, model.environment if model else None)
+        api = _api_process(settings)
+        running.push_async_callback(api.stop)
         running.push_async_callback(worker.stop)
         running.callback(note, "Stopping the worker, then the servers ...")
         worker.spawn()
+        api.spawn()
         _announce(settings, addresses, worker, as_json=options.as_json)
-        ended = await _first_to_end([worker, *parts])
+        ended = await _first_to_end([worker, api, *parts])
         note(ended.describe_end())
         return ExitCode.FAILED
 
@@ -199,8 +226,12 @@ def _local_model(settings: "Settings") -> "LocalModelServer":
     return LocalModelServer(settings.data_dir)
 
 
-def _connected(settings: "Settings", addresses: Addresses) -> "Settings":
+def _connected(settings: "Settings", addresses: Addresses, options: _Options) -> "Settings":
+    from cli.servers import free_port  # noqa: PLC0415
+
+    port = settings.api_port if options.api_port is None else options.api_port
     found = {
+        "api_port": port or free_port(),
         "temporal_address": addresses.temporal_address,
         "mongodb_uri": addresses.mongodb_uri,
         "agents": settings.agents or DEV_AGENTS,
@@ -224,7 +255,8 @@ def _announce(
     settings: "Settings", addresses: Addresses, worker: ChildProcess, *, as_json: bool
 ) -> None:
     if as_json:
-        print_json({**asdict(addresses), "data_dir": settings.data_dir, "worker_pid": worker.pid})
+        told = {"data_dir": settings.data_dir, "worker_pid": worker.pid}
+        print_json({**asdict(addresses), **told, "api": _api_address(settings)})
         return
     note("Perdure runs. Ctrl-C stops it, and its data is kept.")
     mongodb = without_password(addresses.mongodb_uri)
@@ -235,7 +267,12 @@ def _announce(
             ("MongoDB", f"{mongodb}, database {settings.mongodb_database}"),
             ("worker", f"process {worker.pid}, task queue {settings.task_queue}"),
             ("agents", settings.agents),
+            ("history API", _api_address(settings)),
             ("data", str(settings.data_dir)),
             ("logs", str(worker.log_path.parent)),
         ]
     )
+
+
+def _api_address(settings: "Settings") -> str:
+    return f"http://{settings.api_host}:{settings.api_port}"

@@ -60,31 +60,35 @@ async def page_orphans(
     """A page of the runs whose parent is `NOT_THERE`: all others are read and left out.
 
     Args:
+        settings: where Temporal is.
+        store: of the runs.
         wanted: arguments of `page_runs`.
 
     Raises:
         UnreachableError: Temporal does not answer, and only it knows of some parent.
     """
+    from stores.paging import MAX_PAGE_SIZE, given, page_of  # noqa: PLC0415 - slow to load
+
+    limit, after = wanted["limit"], wanted["after"]
+    filters = {name: value for name, value in wanted.items() if name not in {"limit", "after"}}
     found: list[RunRecord] = []
-    page = await store.page_runs(**wanted)
+    states: dict[str, str] = {}
     while True:
-        found += await _orphans(settings, store, page.runs)
-        if page.after is None or len(found) == wanted["limit"]:
+        page = await store.page_runs(limit=MAX_PAGE_SIZE, after=after, **filters)
+        found += await _orphans(settings, store, page.runs, states)
+        if len(found) > limit:  # the cursor stands behind the last that is shown
+            return page_of(found[: limit + 1], limit=limit, filters=given(**filters))
+        if page.after is None or len(found) == limit:
             return replace(page, runs=found)
-        # Never more than are missing: the cursor stands behind what was read.
-        rest: dict[str, Any] = {
-            **wanted,
-            "limit": wanted["limit"] - len(found),
-            "after": page.after,
-        }
-        page = await store.page_runs(**rest)
+        after = page.after
 
 
 async def _orphans(
-    settings: "Settings", store: "StepStore", runs: "Sequence[RunRecord]"
+    settings: "Settings", store: "StepStore", runs: "Sequence[RunRecord]", states: dict[str, str]
 ) -> "list[RunRecord]":
-    parents = [each.parent_run_id for each in runs if each.parent_run_id]
-    states = await parent_states(settings, store, parents)
+    """Those of these runs; `states` of parents are kept from page to page."""
+    parents = {each.parent_run_id for each in runs if each.parent_run_id}
+    states |= await parent_states(settings, store, sorted(parents - states.keys()))
     if UNKNOWN in states.values():
         message = "whether a parent was terminated is for Temporal to say, and it does not answer"
         raise UnreachableError(message)

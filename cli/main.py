@@ -12,6 +12,8 @@ from typing import Annotated, Never
 
 import typer
 
+from cli.access import access_app
+from cli.api import api_command
 from cli.approving import approve_command, deny_command
 from cli.chaos import chaos_command
 from cli.chat import chat_command
@@ -26,6 +28,7 @@ from cli.conversations import (
 from cli.demo import demo_command
 from cli.dev import dev_command
 from cli.difference import diff_command
+from cli.draining import drain_command
 from cli.erasing import erase_command
 from cli.exporting import export_command, import_command
 from cli.failures import CommandError, ExitCode
@@ -38,6 +41,7 @@ from cli.output import note
 from cli.processes import LocalServerError
 from cli.reindexing import reindex_command
 from cli.replay import replay_command
+from cli.replay_checking import replay_check_command
 from cli.resolving import resolve_command
 from cli.retention import retention_app
 from cli.runs import (
@@ -50,11 +54,13 @@ from cli.searching import search_command
 from cli.setup import doctor_command, init_command
 from cli.submit import run_command
 from cli.tree import tree_command
+from cli.verifying import verify_command
 from stores.errors import (
     ConversationNotFoundError,
     InvalidCursorError,
     InvalidIdentifierError,
     InvalidOffsetError,
+    PrincipalNotFoundError,
     StoreError,
     StoreUnavailableError,
 )
@@ -62,6 +68,7 @@ from stores.errors import (
 EXIT_CODES: tuple[tuple[type[Exception], ExitCode], ...] = (
     (StoreUnavailableError, ExitCode.UNREACHABLE),
     (ConversationNotFoundError, ExitCode.NOT_FOUND),
+    (PrincipalNotFoundError, ExitCode.NOT_FOUND),
     (InvalidIdentifierError, ExitCode.WRONG_USAGE),
     (InvalidCursorError, ExitCode.WRONG_USAGE),
     (InvalidOffsetError, ExitCode.WRONG_USAGE),
@@ -138,6 +145,7 @@ _add("dev", dev_command, "perdure dev --data-dir /tmp/perdure --ui")
 _add("demo", demo_command, "perdure demo")
 _add("init", init_command, "perdure init --dry-run")
 _add("doctor", doctor_command, "perdure doctor")
+_add("drain", drain_command, "perdure drain 2026-11-30.1 --deployment perdure")
 _add("run", run_command, "perdure run scripted 'Pack my bag' --conversation-id trip-1")
 _add("follow", follow_command, "perdure follow scripted-20260101-120000-3fa9c1")
 _add("continue", continue_command, "perdure continue scripted-20260101-120000-3fa9c1 'And two'")
@@ -175,7 +183,15 @@ _add("new-agent", new_agent_command, "perdure new-agent concierge --like convers
 _add("tree", tree_command, "perdure tree trip-1")
 _add("diff", diff_command, "perdure diff scripted-20260101-120000-3fa9c1 mine --json")
 _add("chaos", chaos_command, "perdure chaos --points 20 --seed 7")
+_add("api", api_command, "perdure api --port 17280")
+app.add_typer(access_app)
 _add("codec-server", codec_server_command, "perdure codec-server --port 8234")
+_add(
+    "replay-check",
+    replay_check_command,
+    "perdure replay-check --since 7d --type agent_run --limit 200",
+)
+_add("verify", verify_command, "perdure verify scripted-20260101-120000-3fa9c1")
 _add("replay", replay_command, "perdure replay scripted-20260101-120000-3fa9c1")
 
 

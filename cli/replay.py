@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import re
 from typing import TYPE_CHECKING
 
 import typer
@@ -10,6 +9,7 @@ import typer
 from cli.connections import connected_client, current_settings
 from cli.dev import DEV_AGENTS
 from cli.failures import CommandError, ExitCode, NotFoundError
+from cli.histories import agent_of, chain_of, words_of
 from cli.options import AsJson, RunId
 from cli.output import print_json, print_text
 
@@ -64,14 +64,8 @@ async def _replay(settings: "Settings", run_id: str) -> "tuple[list[WorkflowHist
         failure = result.replay_failure
         if failure is not None:
             where = f"execution {number} of {len(histories)}: " if len(histories) > 1 else ""
-            return histories, f"{where}{type(failure).__name__}: {_words(failure)}"
+            return histories, f"{where}{type(failure).__name__}: {words_of(failure)}"
     return histories, None
-
-
-def _words(failure: Exception) -> str:
-    """The message inside the core's dump of its failure, which is as Rust prints it."""
-    message = re.search(r'message: "((?:[^"\\]|\\.)*)"', str(failure))
-    return message[1].replace('\\"', '"') if message else str(failure)
 
 
 async def _histories(client: "Client", run_id: str) -> "list[WorkflowHistory]":
@@ -80,21 +74,9 @@ async def _histories(client: "Client", run_id: str) -> "list[WorkflowHistory]":
     Raises:
         NotFoundError: there is none.
     """
-    from temporalio.service import RPCError, RPCStatusCode  # noqa: PLC0415
-
-    found: list[WorkflowHistory] = []
-    execution_id: str | None = None
-    try:
-        while execution_id or not found:
-            handle = client.get_workflow_handle(run_id, run_id=execution_id)
-            found.insert(0, await handle.fetch_history())
-            started = found[0].events[0].workflow_execution_started_event_attributes
-            execution_id = started.continued_execution_run_id
-    except RPCError as error:
-        if error.status is not RPCStatusCode.NOT_FOUND:
-            raise
-    if found:
-        return found
+    chain = await chain_of(client, run_id)
+    if chain.histories:
+        return list(chain.histories)
     message = (
         f"run {run_id!r} cannot be replayed: Temporal's namespace "
         f"{client.namespace!r} has no workflow of this id. A run inside another "
@@ -109,19 +91,15 @@ async def _agent_name(history: "WorkflowHistory", converter: "DataConverter") ->
     Raises:
         CommandError: the workflow is none of Perdure's.
     """
-    from workflows.agent_run_models import AgentRunInput  # noqa: PLC0415
-    from workflows.names import AGENT_RUN  # noqa: PLC0415
-
-    started = history.events[0].workflow_execution_started_event_attributes
-    if started.workflow_type.name != AGENT_RUN:
+    agent = await agent_of(history, converter)
+    if agent is None:
+        started = history.events[0].workflow_execution_started_event_attributes
         message = (
             f"workflow {history.workflow_id!r} is of type {started.workflow_type.name!r}, which is "
             "not Perdure's; replay it with a temporalio.worker.Replayer that knows its class"
         )
         raise CommandError(message)
-    decoded = await converter.decode(started.input.payloads, [AgentRunInput])
-    request: AgentRunInput = decoded[0]
-    return request.agent
+    return agent
 
 
 def _replayer(settings: "Settings", agent_name: str, converter: "DataConverter") -> "Replayer":

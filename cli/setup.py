@@ -1,9 +1,9 @@
 """`perdure init` and `perdure doctor`: make what a worker needs, and check that it is there."""
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,8 +17,10 @@ from cli.connections import (
 from cli.data_directory import without_password
 from cli.dev import DEV_AGENTS
 from cli.failures import ExitCode, UnreachableError
+from cli.findings import Finding
 from cli.options import AsJson
 from cli.output import print_json, print_table, print_text
+from cli.rollout import examine_collector, examine_rollout
 from stores.errors import StoreError
 from stores.identifiers import DEFAULT_WORKSPACE
 
@@ -26,16 +28,6 @@ if TYPE_CHECKING:
     from temporalio.client import Client
 
     from settings import Settings
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One line of `doctor`. A warning leaves a worker able to run; a problem does not."""
-
-    status: Literal["ok", "warning", "problem"]
-    about: str
-    found: str
-    fix: str | None = None
 
 
 def init_command(
@@ -74,8 +66,9 @@ def init_command(
 def doctor_command(*, as_json: AsJson = False) -> None:
     """Check everything that a worker needs.
 
-    Servers, search attributes, indexes, privileges and agents, each with what to do about it. Exit
-    code 1 when something keeps a worker from running.
+    Servers, search attributes, indexes, privileges, agents, pollers of each task queue, builds and
+    the collector, each with what to do about it. Exit code 1 when something keeps a worker from
+    running.
     """
     findings = asyncio.run(_examine(current_settings()))
     is_fit = all(finding.status != "problem" for finding in findings)
@@ -93,7 +86,12 @@ def doctor_command(*, as_json: AsJson = False) -> None:
 async def _examine(settings: "Settings") -> list[Finding]:
     return [
         finding
-        for check in (_temporal(settings), _mongodb(settings), _agents(settings))
+        for check in (
+            _temporal(settings),
+            _mongodb(settings),
+            _agents(settings),
+            examine_collector(os.environ),
+        )
         async for finding in check
     ]
 
@@ -113,7 +111,8 @@ async def _temporal(settings: "Settings") -> AsyncIterator[Finding]:
     yield Finding(status="ok", about="Temporal", found=found)
     try:
         yield await _search_attributes(client)
-        yield await _pollers(client, settings.task_queue)
+        async for finding in examine_rollout(client, settings):
+            yield finding
     except RPCError as error:  # a hosted Temporal does not tell everybody
         yield Finding(status="warning", about="Temporal", found=f"does not say: {error.message}")
 
@@ -132,27 +131,6 @@ async def _search_attributes(client: "Client") -> Finding:
         found=f"missing: {', '.join(missing)}; runs go without them",
         fix="perdure init",
     )
-
-
-async def _pollers(client: "Client", task_queue: str) -> Finding:
-    from temporalio.api.enums.v1 import TaskQueueType  # noqa: PLC0415
-    from temporalio.api.taskqueue.v1 import TaskQueue  # noqa: PLC0415
-    from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest  # noqa: PLC0415
-
-    request = DescribeTaskQueueRequest(
-        namespace=client.namespace,
-        task_queue=TaskQueue(name=task_queue),
-        task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
-    )
-    pollers = (await client.workflow_service.describe_task_queue(request)).pollers
-    about = "workers"
-    if pollers:
-        identities = ", ".join(sorted({poller.identity for poller in pollers}))
-        found = f"polled task queue {task_queue!r} in the last minutes: {identities}"
-        return Finding(status="ok", about=about, found=found)
-    found = f"none polls task queue {task_queue!r}; runs wait for one"
-    fix = "perdure dev, or python worker.py"
-    return Finding(status="warning", about=about, found=found, fix=fix)
 
 
 async def _mongodb(settings: "Settings") -> AsyncGenerator[Finding]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.connections import connected_client, current_settings, misfits, opened_store
+from cli.connections import current_settings, misfits, opened_store, submitting_client
 from cli.failures import CommandError, WrongUsageError
 from cli.options import AsJson, Workspace
 from cli.output import note, print_json, print_text
@@ -61,6 +61,12 @@ def run_command(
     model: Annotated[
         str | None, typer.Option(help="pydantic-ai model in place of the agent's own.")
     ] = None,
+    priority: Annotated[
+        int | None,
+        typer.Option(
+            envvar="PERDURE_PRIORITY", min=1, max=5, help="1 goes first where workers are busy."
+        ),
+    ] = None,
     stream: Annotated[
         bool, typer.Option("--stream", help="Have `perdure follow` show text while it comes.")
     ] = False,
@@ -93,7 +99,7 @@ def run_command(
         workspace_id=workspace,
     )
     submission = Submission(
-        settings=current_settings(),
+        settings=current_settings().model_copy(update={"priority": priority}),
         run_id=checked_run_id(run_id) if run_id is not None else fresh_run_id(agent),
         is_fresh=run_id is None,
         request=request,
@@ -156,7 +162,10 @@ class Submission:
             WrongUsageError: the input is larger than Temporal takes.
             CommandError: the id is taken, or the run did not complete.
         """
-        client = await connected_client(self.settings)
+        async with submitting_client(self.settings) as client:
+            return await self._send(client, wait=wait)
+
+    async def _send(self, client: "Client", *, wait: bool) -> "AgentRunOutput | None":
         handle = await self._start(client)
         note(f"Run {self.run_id} of agent {self.request.agent} is started.")
         if not wait:
@@ -183,15 +192,23 @@ class Submission:
         from temporalio.service import RPCError  # noqa: PLC0415
 
         from workflows.agent_run_models import AgentRunOutput  # noqa: PLC0415
+        from workflows.fairness import priority_of  # noqa: PLC0415
         from workflows.names import AGENT_RUN  # noqa: PLC0415
 
+        settings = self.settings
+        priority = priority_of(
+            self.request.workspace_id,
+            priority=settings.priority,
+            weights=settings.fairness_weights,
+        )
         try:
             handle = await client.start_workflow(
                 AGENT_RUN,
                 self.request,
                 id=self.run_id,
-                task_queue=self.settings.task_queue,
+                task_queue=settings.task_queue,
                 result_type=AgentRunOutput,
+                priority=priority,
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             )

@@ -99,21 +99,28 @@ class TurnDisplay:
         sys.stdout.flush()
 
     async def _ask_approvals(self, run_id: str) -> None:
+        """Ask about calls that wait, of the run and of the delegates below it that go on."""
         from stores.errors import StoreUnavailableError  # noqa: PLC0415 - slow to load
 
-        try:
-            effects = await self._store.list_tool_effects(run_id=run_id)
-        except StoreUnavailableError:  # the next look may be luckier
-            return
-        for effect in effects:
-            place = (run_id, place_of(effect), effect.arguments_digest)
-            if effect.awaits_approval and place not in self._asked:
-                self._asked.add(place)
-                await self._ask(effect)
+        asked = [run_id]
+        while asked:  # ends: a run has one parent
+            each = asked.pop(0)
+            try:
+                effects = await self._store.list_tool_effects(run_id=each)
+                children = await self._store.list_runs(parent_run_id=each)
+            except StoreUnavailableError:  # the next look may be luckier
+                return
+            asked += [child.run_id for child in children if child.ended_at is None]
+            for effect in effects:
+                place = (each, place_of(effect), effect.arguments_digest)
+                if effect.awaits_approval and place not in self._asked:
+                    self._asked.add(place)
+                    await self._ask(effect, by_delegate=each != run_id)
 
-    async def _ask(self, effect: "ToolEffectRecord") -> None:
+    async def _ask(self, effect: "ToolEffectRecord", *, by_delegate: bool) -> None:
         run_id, call = effect.run_id, place_of(effect)
-        note(f"{effect.tool_name} wants to run with {effect.arguments_summary}")
+        whose = f" of delegate {run_id}" if by_delegate else ""
+        note(f"{effect.tool_name}{whose} wants to run with {effect.arguments_summary}")
         said = ""
         while said not in {"y", "yes", "n", "no"}:
             line = await asyncio.to_thread(read_line, "Let it? [y/n] ")

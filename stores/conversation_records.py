@@ -102,8 +102,9 @@ class TurnRecord:
 
     @property
     def is_visible(self) -> bool:
-        """Whether it may be read at all."""
-        return not (self.is_hidden or self.is_concealed or self.is_tombstone)
+        """Whether it may be read at all; summaries of a compaction never are."""
+        is_away = self.is_hidden or self.is_concealed or self.is_tombstone
+        return self.kind == "message" and not is_away
 
     @property
     def is_inherited(self) -> bool:
@@ -196,7 +197,7 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True)
 class RemovedConversation:
-    """What a deletion removed, by the names of the collections."""
+    """What a deletion of a conversation, or of one turn, removed: by the names of collections."""
 
     conversation_id: str
     counts: dict[str, int]

@@ -50,12 +50,20 @@ class ConversationRows(Protocol):
         """The head, also of a deleted conversation."""
         ...
 
+    async def find_public_conversation(self, public_id: str) -> ConversationRecord | None:
+        """The head with that public id; that of a deleted conversation, or `None`."""
+        ...
+
     async def put_conversation(self, record: ConversationRecord) -> None:
         """Keep it."""
         ...
 
     async def find_turn(self, conversation_id: str, position: int) -> TurnRecord | None:
         """The turn's own row."""
+        ...
+
+    async def find_public_turn(self, conversation_id: str, public_id: str) -> TurnRecord | None:
+        """The same by its public id, in this conversation alone."""
         ...
 
     async def put_turns(self, turns: Sequence[TurnRecord]) -> None:
@@ -70,8 +78,9 @@ class ConversationRows(Protocol):
         before: int | None,
         limit: int,
         newest_first: bool,
+        only_visible: bool = False,
     ) -> list[TurnRecord]:
-        """Own rows of turns between two positions, both exclusive."""
+        """Own rows of turns between two positions, both exclusive; all, or the visible ones."""
         ...
 
     async def list_variants(
@@ -316,11 +325,45 @@ async def variants_of(rows: ConversationRows, turn: TurnRecord) -> tuple[Variant
 
 async def known_variant(rows: ConversationRows, turn: TurnRecord, number: int) -> VariantRecord:
     """A variant of a turn."""
-    for variant in await variants_of(rows, turn):
+    (found,) = await with_variants(rows, turn.conversation_id, [turn])
+    return variant_of(found, number)
+
+
+def variant_of(turn: Turn, number: int) -> VariantRecord:
+    """A variant of a turn that was read with them.
+
+    Raises:
+        TurnNotFoundError: it has none of that number.
+    """
+    for variant in turn.variants:
         if variant.number == number:
             return variant
-    problem = f"turn {turn.position} has no variant {number}; it has {turn.variant_count}"
-    raise TurnNotFoundError(turn.conversation_id, problem)
+    record = turn.record
+    problem = f"turn {record.position} has no variant {number}; it has {record.variant_count}"
+    raise TurnNotFoundError(record.conversation_id, problem)
+
+
+async def spoken_turn(
+    rows: ConversationRows, head: ConversationRecord, position: int
+) -> TurnRecord:
+    """The turn at a position whose answers can still be chosen from.
+
+    Raises:
+        TurnNotFoundError: there is none. TurnStateError: it was deleted, or nobody said it.
+    """
+    turn = await known_turn(rows, head, position)
+    (joined,) = await with_variants(rows, head.conversation_id, [turn])
+    if joined.record.is_tombstone:
+        raise TurnStateError(head.conversation_id, f"turn {position} was deleted")
+    if turn.kind != "message":
+        problem = f"turn {position} is the summary of a {turn.kind}, which nobody asked for"
+        raise TurnStateError(head.conversation_id, problem)
+    return turn
+
+
+def buried_turn(turn: TurnRecord) -> TurnRecord:
+    """What stays of a deleted turn: its place and its ids, and no word of it."""
+    return replace(turn, prompt="", steers=(), sealed_prompt=None, is_tombstone=True)
 
 
 def refuse_unfinished(turn: TurnRecord, variants: Sequence[VariantRecord]) -> None:

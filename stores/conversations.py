@@ -4,6 +4,7 @@ from abc import abstractmethod
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from stores.access import AccessStore
 from stores.conversation_records import (
     ArchivedFilter,
     ConversationRecord,
@@ -44,6 +45,16 @@ class ConversationStore(TurnStore):
     `ConversationError`, never retryable; `StoreUnavailableError` (retryable) is an outage.
     """
 
+    @property
+    @abstractmethod
+    def workspace_id(self) -> str:
+        """The workspace that this object is bound to."""
+
+    @property
+    @abstractmethod
+    def access(self) -> AccessStore:
+        """Who may read conversations, of all workspaces."""
+
     @abstractmethod
     async def delete(self, conversation_id: str, *, now: datetime) -> RemovedConversation:
         """Remove a conversation, its runs and what else nothing refers to; its id stays taken.
@@ -52,6 +63,15 @@ class ConversationStore(TurnStore):
 
         Raises:
             ConversationNotFoundError: this workspace never had it. Not retryable.
+        """
+
+    @abstractmethod
+    async def delete_turn(
+        self, conversation_id: str, position: int, *, now: datetime
+    ) -> RemovedConversation:
+        """Remove what was said at a position; a tombstone stays there. Forks lose it, too.
+
+        Repeats: quiet, and removes what is left. See `bury_turn` for what it refuses.
         """
 
     async def open(
@@ -89,7 +109,7 @@ class ConversationStore(TurnStore):
             head = await rows.find_conversation(conversation_id)
             return None if head is None or head.state == "deleted" else head
 
-        return await self.transact(f"read conversation {conversation_id!r}", work)
+        return await self.read(f"read conversation {conversation_id!r}", work)
 
     async def workspace_public_id(self, *, now: datetime) -> str:
         """The workspace's public id, made now if it has none."""
@@ -110,8 +130,9 @@ class ConversationStore(TurnStore):
         """Heads without turns, newest activity first; deleted ones are left out.
 
         Args:
-            query: case-folded text that name, tags, a prompt, a steer or a reply must hold; it is
-                looked for in all of them, so it costs what the workspace has.
+            query: case-folded text that name, tags, a prompt, a steer or a reply must hold. It is
+                looked for in one conversation after the other, newest first, until the page is
+                full: so a rare text costs what the workspace has.
             archived: whether archived ones are shown.
             limit: 1 to 1000.
             offset: how many are passed over.
@@ -128,7 +149,7 @@ class ConversationStore(TurnStore):
                 query.casefold(), archived=archived, limit=limit, offset=offset
             )
 
-        return await self.transact("list conversations", work)
+        return await self.read("list conversations", work)
 
     async def name(
         self,

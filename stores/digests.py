@@ -84,9 +84,14 @@ def history_digest(step_index: int, state: str, messages: Sequence[ModelMessage]
 def commit_digest(operations: tuple[Write, ...], digests: tuple[str, ...]) -> str:
     """SHA-256 (hex) over a whole commit: kind, run, key and digest of each operation in order."""
     lines = [
-        [operation.kind, operation.run_id, operation.key, digest]
+        (operation.kind, operation.run_id, operation.key, digest)
         for operation, digest in zip(operations, digests, strict=True)
     ]
+    return lines_digest(lines)
+
+
+def lines_digest(lines: Sequence[tuple[str, str, str | None, str]]) -> str:
+    """`commit_digest` of operations that are known by kind, run, key and digest."""
     return hashlib.sha256(_canonical(lines).encode()).hexdigest()
 
 
@@ -116,13 +121,7 @@ def _meaning(operation: Write) -> list[Any]:
             return ["save_snapshot", operation.step_index, operation.state, ranges, entries]
         case StartToolEffect():
             arguments = arguments_digest(operation.arguments) if operation.arguments else None
-            return [
-                "start",
-                operation.tool_call_id,
-                operation.tool_name,
-                operation.effect,
-                arguments,
-            ]
+            return _start(operation.tool_call_id, operation.tool_name, operation.effect, arguments)
         case FinishToolEffect():
             error = operation.error_type or bool(operation.error)
             resolution = operation.resolution
@@ -130,6 +129,20 @@ def _meaning(operation: Write) -> list[Any]:
             return ["finish", operation.tool_call_id, operation.status, error, *decided]
         case AnnotateToolEffect():
             return ["annotate", operation.idempotency_key, operation.effect_summary]
+
+
+def start_digest(
+    tool_call_id: str, tool_name: str, effect: str | None, arguments: str | None
+) -> str:
+    """`operation_digest` of a start whose arguments are known by their digest alone."""
+    meaning = _start(tool_call_id, tool_name, effect, arguments)
+    return hashlib.sha256(_canonical(meaning).encode()).hexdigest()
+
+
+def _start(
+    tool_call_id: str, tool_name: str, effect: str | None, arguments: str | None
+) -> list[Any]:
+    return ["start", tool_call_id, tool_name, effect, arguments]
 
 
 def message_meaning(message: ModelMessage) -> dict[str, Any]:

@@ -341,3 +341,34 @@ class TurnStateError(ConversationError):
 
 class MessageIdTakenError(ConversationError, ValueError):
     """Another text was said under this message id."""
+
+
+class PrincipalNotFoundError(StoreError, LookupError):
+    """Nobody of that id was added."""
+
+    def __init__(self, principal_id: str) -> None:
+        self.principal_id = principal_id
+        super().__init__(principal_id)
+
+    def __str__(self) -> str:
+        """What was tried, on which id, what was found, what to do."""
+        return (
+            f"there is no principal {self.principal_id!r}; `perdure access list` shows those that "
+            "there are, `perdure access add-principal` adds one"
+        )
+
+
+class PrincipalConflictError(StoreError, ValueError):
+    """The id is that of a principal of the other kind."""
+
+    def __init__(self, principal_id: str, kind: str) -> None:
+        self.principal_id = principal_id
+        self.kind = kind
+        super().__init__(principal_id, kind)
+
+    def __str__(self) -> str:
+        """What was tried, on which id, what was found, what to do."""
+        return (
+            f"principal {self.principal_id!r} is there already, as {self.kind}; a principal stays "
+            "of its kind. Choose another id"
+        )

@@ -20,6 +20,7 @@ from stores.effects import effect_record
 from stores.errors import DamagedSnapshotError, StoreConfigurationError
 from stores.histories import MessageLog, StoredTexts, history_of, positions_in
 from stores.identifiers import check_identifier
+from stores.keyword.scanning import ScanningKeywords
 from stores.local_rows import LocalRows
 from stores.media.messages import MessageMedia
 from stores.media.protocols import MediaStore
@@ -120,6 +121,11 @@ class LocalStepStore(SingleWrites, ABC):
     def conversations(self) -> InMemoryConversations:
         """Kept in this process: no worker writes here. See `SqliteConversationStore` for a file."""
         return InMemoryConversations(self._conversations, workspace_id=self._workspace_id)
+
+    @property
+    def keywords(self) -> ScanningKeywords:
+        """See `StepStore.keywords`."""
+        return self._conversations.keywords
 
     @property
     def workspace_id(self) -> str:

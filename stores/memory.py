@@ -27,6 +27,7 @@ from stores.histories import (
     positions_in,
 )
 from stores.identifiers import DEFAULT_WORKSPACE, check_identifier
+from stores.keyword.scanning import ScanningKeywords
 from stores.memory_attempts import Gates, InMemoryAttempts
 from stores.memory_conversations import ConversationTables, InMemoryConversations
 from stores.memory_streaming import Chunks, InMemoryStreams
@@ -110,6 +111,11 @@ class InMemoryStepStore(SingleWrites):
         return InMemoryConversations(
             self._conversations, workspace_id=self._workspace_id, redaction=self.redaction
         )
+
+    @property
+    def keywords(self) -> ScanningKeywords:
+        """Keyword search over the conversations of all workspaces; see `KeywordReads`."""
+        return self._conversations.keywords
 
     @property
     def workspace_id(self) -> str:

@@ -19,6 +19,8 @@ from stores.conversation_records import (
 from stores.conversation_rows import ConversationRows
 from stores.conversations import ConversationStore, buried
 from stores.errors import ConversationNotFoundError
+from stores.keyword.scanning import ScanningKeywords
+from stores.memory_access import AccessTables, InMemoryAccess
 from stores.redaction import NO_REDACTION, Redaction
 
 Result = TypeVar("Result")
@@ -41,7 +43,15 @@ class ConversationTables:
     receipts: dict[tuple[str, str, str], MessageReceipt] = field(
         default_factory=dict[tuple[str, str, str], MessageReceipt]
     )
+    access: AccessTables = field(default_factory=AccessTables)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    keywords: ScanningKeywords = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Let keyword search read these rows."""
+        self.keywords = ScanningKeywords(
+            conversations_of=lambda each: InMemoryConversations(self, workspace_id=each)
+        )
 
     def copied(self) -> "ConversationTables":
         """The same rows, for a transaction to change."""
@@ -74,6 +84,11 @@ class InMemoryConversations(ConversationStore):
     def workspace_id(self) -> str:
         """See `ConversationStore.workspace_id`."""
         return self._workspace_id
+
+    @property
+    def access(self) -> InMemoryAccess:
+        """See `ConversationStore.access`."""
+        return InMemoryAccess(self._tables.access, lambda: self._tables.workspaces)
 
     async def transact(
         self,
@@ -112,6 +127,13 @@ class InMemoryConversations(ConversationStore):
         tables.conversations[key] = buried(head, now)
         return RemovedConversation(conversation_id=conversation_id, counts=counts)
 
+    async def delete_turn(
+        self, conversation_id: str, position: int, *, now: datetime
+    ) -> RemovedConversation:
+        """See `ConversationStore.delete_turn`; runs are not kept here and stay where they are."""
+        await self.bury_turn(conversation_id, position, now=now)
+        return RemovedConversation(conversation_id=conversation_id, counts={})
+
 
 class _Rows:
     """`ConversationRows` over a copy of the tables."""
@@ -133,11 +155,20 @@ class _Rows:
     async def find_conversation(self, conversation_id: str) -> ConversationRecord | None:
         return self._tables.conversations.get((self._workspace_id, conversation_id))
 
+    async def find_public_conversation(self, public_id: str) -> ConversationRecord | None:
+        mine = (e for e in self._tables.conversations.values() if e.public_id == public_id)
+        return next((e for e in mine if e.workspace_id == self._workspace_id), None)
+
     async def put_conversation(self, record: ConversationRecord) -> None:
         self._tables.conversations[self._workspace_id, record.conversation_id] = record
 
     async def find_turn(self, conversation_id: str, position: int) -> TurnRecord | None:
         return self._tables.turns.get((self._workspace_id, conversation_id, position))
+
+    async def find_public_turn(self, conversation_id: str, public_id: str) -> TurnRecord | None:
+        mine = (self._workspace_id, conversation_id)
+        turns = (each for key, each in self._tables.turns.items() if key[:2] == mine)
+        return next((each for each in turns if each.public_id == public_id), None)
 
     async def put_turns(self, turns: Sequence[TurnRecord]) -> None:
         for each in turns:
@@ -151,6 +182,7 @@ class _Rows:
         before: int | None,
         limit: int,
         newest_first: bool,
+        only_visible: bool = False,
     ) -> list[TurnRecord]:
         found = [
             each
@@ -158,6 +190,7 @@ class _Rows:
             if (each.workspace_id, each.conversation_id) == (self._workspace_id, conversation_id)
             and (after is None or each.position > after)
             and (before is None or each.position < before)
+            and (each.is_visible or not only_visible)
         ]
         return sorted(found, key=lambda each: each.position, reverse=newest_first)[:limit]
 

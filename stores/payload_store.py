@@ -21,10 +21,14 @@ from stores.payload_keys import (
     plain_id,
 )
 
-DEFAULT_CACHE_BYTES = 64 * 1024 * 1024
+DEFAULT_CACHE_BYTES = 32 * 1024 * 1024
+"""What runs with a window of 500 KB need for sixty of them. A run fills it in time, so a worker's
+memory grows by as much; what is not there is read in one request."""
 
 COMPRESSION_LEVEL = 6
-"""Of zlib. A step has some ten thousand new bytes, which take less than a millisecond."""
+"""Of zlib. A step has some ten thousand new bytes, which take about a millisecond. Matches of less
+than six characters are left alone (`Z_FILTERED`): texts full of ids take an eighth less, prose 3 %
+more."""
 
 BATCH_BYTES = 4 * 1024 * 1024
 BATCH_CHUNKS = 500
@@ -244,10 +248,15 @@ def _seal_all(chunks: Sequence[Chunk], key: PayloadKey | None) -> dict[bytes, St
 def _seal(chunk: Chunk, key: PayloadKey | None) -> StoredChunk:
     if chunk.kind == "ids":
         return StoredChunk(kind="ids", data=chunk.body)
-    data = zlib.compress(chunk.body, COMPRESSION_LEVEL)
+    data = _compressed(chunk.body)
     if key is None:
         return StoredChunk(kind="bytes", data=data)
     return StoredChunk(kind="bytes", data=key.seal_chunk(chunk.id, data), key_id=key.id)
+
+
+def _compressed(body: bytes) -> bytes:
+    squeeze = zlib.compressobj(COMPRESSION_LEVEL, strategy=zlib.Z_FILTERED)
+    return squeeze.compress(body) + squeeze.flush()
 
 
 def _open_all(

@@ -35,6 +35,7 @@ from stores.operations import (
     Write,
 )
 from stores.preparing import PreparedCommit
+from stores.public_ids import new_public_id
 from stores.records import RunRecord
 from stores.rows import (
     AnyKeyedRow,
@@ -195,6 +196,7 @@ class CommitPlanner:
         record = replace(
             self._new_run(operation).record,
             started_at=run.record.started_at,
+            public_id=run.record.public_id,
             branches=run.record.branches,
         )
         self._existing.runs[operation.run_id] = replace(
@@ -233,6 +235,7 @@ class CommitPlanner:
             continued_from=operation.continued_from,
             forked_from=operation.forked_from,
             from_snapshot=operation.from_snapshot,
+            public_id=new_public_id(self._prepared.commit.now),
         )
         return RunRow(record=record, branch=self._prepared.branch, number=self._prepared.number)
 

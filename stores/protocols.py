@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Protocol
 from stores.attempts import AttemptStore
 from stores.commits import Commit, CommitHead, CommitResult
 from stores.conversations import ConversationStore
+from stores.keyword.queries import KeywordReads
 from stores.records import (
     ContinuableSnapshot,
     RunPage,
@@ -54,6 +55,11 @@ class StepStore(Protocol):
     @property
     def conversations(self) -> ConversationStore:
         """The conversations of this workspace."""
+        ...
+
+    @property
+    def keywords(self) -> KeywordReads:
+        """Keyword search over the conversations of all workspaces."""
         ...
 
     def for_workspace(self, workspace_id: str) -> "StepStore":

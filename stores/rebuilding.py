@@ -64,8 +64,8 @@ class _Answer:
 async def rebuild_conversation(store: StepStore, conversation_id: str, *, now: datetime) -> Rebuilt:
     """Make turns and variants of a conversation again. May be repeated; changes no choice.
 
-    Inherited turns are rebuilt in the conversation that they come from. One that waits, and so has
-    no run, is left as it is.
+    Inherited turns are rebuilt in the conversation that they come from. One that waits, was
+    deleted or is a summary has no run that speaks for it, and is left as it is.
 
     Raises:
         ConversationNotFoundError: neither a head nor a run of it is in this workspace.
@@ -95,6 +95,8 @@ async def _rebuild(
     variants: dict[tuple[int, int], VariantRecord] = {}
     changed = 0
     for answer in answers:
+        if await _is_buried(rows, head, answer):
+            continue
         variant = _variant(head, answer)
         variants[variant.position, variant.number] = variant
         turn = turns.get(variant.position) or await _turn(rows, head, answer)
@@ -124,6 +126,12 @@ async def _rebuild(
         variants=len(variants),
         changed_rows=changed + len(different),
     )
+
+
+async def _is_buried(rows: ConversationRows, head: ConversationRecord, answer: _Answer) -> bool:
+    """Whether the turn was deleted: what its run still says must not come back."""
+    kept = await rows.find_turn(head.conversation_id, answer.place["position"])
+    return kept is not None and kept.is_tombstone
 
 
 async def _head(

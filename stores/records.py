@@ -99,7 +99,10 @@ class RunRecord:
     from_snapshot: int | None = None
     """Sequence of the snapshot of that run which this one began with."""
     details_pruned_at: datetime | None = None
-    """When retention removed its events, its tool effects and its live text."""
+    """When its events and effects were removed; what it said, and how it ended, stays."""
+    public_id: str | None = field(default=None, compare=False)
+    """A UUIDv7 that the store makes when it first keeps the run, and never changes; `None` for runs
+    that were kept before there were any. Read only; registering ignores it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal
@@ -137,7 +137,6 @@ class Retained:
     runs: int = 0
     conversations: int = 0
     unresolved: int = 0
-    by_collection: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def plus(self, **counts: int) -> "Retained":
         """With these added."""

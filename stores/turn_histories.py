@@ -73,8 +73,8 @@ async def _answers_before(
 
 
 def _remembered(turn: Turn) -> VariantRecord | None:
-    is_read = turn.record.is_visible and turn.record.kind == "message"
-    return turn.active if is_read and turn.record.status == "completed" else None
+    is_remembered = turn.record.is_visible and turn.record.status == "completed"
+    return turn.active if is_remembered else None
 
 
 async def _messages_of(store: StepStore, run_id: str) -> list[ModelMessage]:

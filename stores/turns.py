@@ -25,6 +25,7 @@ from stores.conversation_rows import (
     ConversationRows,
     append_turn,
     as_active,
+    buried_turn,
     find_admission,
     get_head,
     known_turn,
@@ -34,7 +35,9 @@ from stores.conversation_rows import (
     pending_variant,
     receipt_of,
     refuse_unfinished,
+    spoken_turn,
     storable,
+    variant_of,
     variants_of,
     with_variants,
 )
@@ -64,6 +67,12 @@ class TurnStore(ABC):
             attempt: what is tried, in words, for an error.
             work: reads and puts rows, and changes nothing else.
         """
+
+    async def read(
+        self, attempt: str, work: Callable[[ConversationRows], Awaitable[Result]]
+    ) -> Result:
+        """Do `work`, which writes nothing, on rows of one moment."""
+        return await self.transact(attempt, work)
 
     async def admit(
         self, conversation_id: str, message: SubmittedMessage, *, now: datetime
@@ -107,7 +116,8 @@ class TurnStore(ABC):
         Repeats: as `admit`.
 
         Raises:
-            TurnNotFoundError: no such turn. TurnStateError: it is not finished. Not retryable.
+            TurnNotFoundError: no such turn. TurnStateError: it is not finished, was deleted, or is
+                a summary. Not retryable.
         """
         message = self._masked(message)
 
@@ -116,7 +126,7 @@ class TurnStore(ABC):
             known = await find_admission(rows, head, message)
             if known:
                 return known
-            turn = await known_turn(rows, head, position)
+            turn = await spoken_turn(rows, head, position)
             refuse_unfinished(turn, await variants_of(rows, turn))
             number = turn.variant_count + 1
             variant = pending_variant(head, turn, number, now)
@@ -190,12 +200,13 @@ class TurnStore(ABC):
         async def work(rows: ConversationRows) -> Turn:
             head = await get_head(rows, conversation_id)
             turn = await known_turn(rows, head, position)
-            variant = await known_variant(rows, turn, number)
+            (joined,) = await with_variants(rows, conversation_id, [turn])
+            variant = variant_of(joined, number)
             if variant.status == "pending":
                 variant = replace(variant, status="running", path_revision=head.path_revision)
                 await rows.put_variants([variant])
                 await rows.put_conversation(moved(head, now))
-            return Turn(record=turn, variants=(variant,))
+            return Turn(record=joined.record, variants=(variant,))
 
         return await self.transact(f"begin turn {position} of {conversation_id!r}", work)
 
@@ -244,12 +255,13 @@ class TurnStore(ABC):
         """Make a completed answer the one that is read and remembered. May be repeated.
 
         Raises:
-            TurnNotFoundError: no such turn or variant. TurnStateError: it is not completed.
+            TurnNotFoundError: no such turn or variant. TurnStateError: it is not completed, or the
+                turn was deleted.
         """
 
         async def work(rows: ConversationRows) -> TurnRecord:
             head = await open_head(rows, conversation_id)
-            turn = await known_turn(rows, head, position)
+            turn = await spoken_turn(rows, head, position)
             variant = await known_variant(rows, turn, number)
             if variant.status != "completed":
                 problem = (
@@ -302,6 +314,68 @@ class TurnStore(ABC):
 
         return await self.transact(f"show or hide a turn of {conversation_id!r}", work)
 
+    async def append_compaction(
+        self, conversation_id: str, message: SubmittedMessage, *, now: datetime
+    ) -> TurnRecord:
+        """Note where a compaction took the place of what came before: a turn that is never read.
+
+        Its text is the summary. No run gives it, and nothing of it reaches a model by way of the
+        turns: what an agent made of its history is in the history.
+
+        Repeats: the same message id gives the same turn.
+
+        Raises:
+            ConversationNotFoundError, ConversationClosedError, MessageIdTakenError: not retryable.
+        """
+
+        async def work(rows: ConversationRows) -> TurnRecord:
+            head = await open_head(rows, conversation_id)
+            known = await find_admission(rows, head, message)
+            if known:
+                return known.turn
+            unnamed = replace(message, text="")
+            added = await append_turn(rows, head, unnamed, now)
+            turn = replace(added.turn, kind="compaction", role="agent", status="completed")
+            summary = replace(
+                added.variant, status="completed", content=storable(message.text), ended_at=now
+            )
+            await rows.put_turns([turn])
+            await rows.put_variants([summary])
+            await rows.put_receipt(receipt_of(head, message, turn.position, summary.number))
+            return turn
+
+        return await self.transact(f"note a compaction of {conversation_id!r}", work)
+
+    async def bury_turn(
+        self, conversation_id: str, position: int, *, now: datetime
+    ) -> list[VariantRecord]:
+        """Take every word out of a turn's rows; its position and ids stay. May be repeated.
+
+        Returns the answers of its own that were given, for what their runs hold.
+
+        Raises:
+            ConversationNotFoundError: no such conversation. TurnNotFoundError: no such turn.
+            TurnStateError: the conversation is being answered, and the answer sees the turn.
+        """
+
+        async def work(rows: ConversationRows) -> list[VariantRecord]:
+            head = await get_head(rows, conversation_id)
+            turn = await known_turn(rows, head, position)
+            if await rows.list_unfinished(conversation_id):
+                problem = "a turn is being answered; cancel it, or wait for its answer"
+                raise TurnStateError(conversation_id, problem)
+            own = await rows.list_variants(conversation_id, [position])
+            if not turn.is_tombstone:
+                await rows.put_turns([buried_turn(turn)])
+                await rows.put_variants(
+                    [replace(each, content=None, steers=(), error=None) for each in own]
+                )
+                path = head.path_revision + 1
+                await rows.put_conversation(moved(head, now, path_revision=path))
+            return own
+
+        return await self.transact(f"delete turn {position} of {conversation_id!r}", work)
+
     async def list_unfinished(self, conversation_id: str) -> list[tuple[TurnRecord, VariantRecord]]:
         """The queue: answers that were asked for and have not ended, in order."""
 
@@ -323,7 +397,7 @@ class TurnStore(ABC):
         limit: int = 50,
         newest_first: bool = False,
     ) -> list[Turn]:
-        """Turns with their words, inherited ones included; hidden ones, too, which callers drop.
+        """Turns with their words, inherited ones included; callers drop those that are not visible.
 
         Args:
             conversation_id: of this workspace.

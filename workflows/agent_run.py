@@ -36,6 +36,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.approvals import approvals_of_execution
     from workflows.deps import DepsReference
     from workflows.hops import (
+        NEWEST,
         HopState,
         ResumedAgent,
         Resumption,
@@ -97,7 +98,9 @@ class AgentRunWorkflow:
             message = f"run {workflow.info().workflow_id!r} failed: {name}: {error}"
             raise ApplicationError(message, type=name, non_retryable=True) from error
         self._settle("completed")
-        return output
+        # Now, since a steer may have come while the end of the run was being committed.
+        undelivered = steering_of_execution().undelivered
+        return output.model_copy(update={"undelivered_steers": undelivered})
 
     async def _run(self, request: AgentRunInput, journal: Journal) -> AgentRunOutput:
         run_id = _checked_run_id(workflow.info().workflow_id)
@@ -138,7 +141,6 @@ class AgentRunWorkflow:
             output=to_jsonable_python(result.output),
             usage=result.usage,
             message_count=len(messages),
-            undelivered_steers=steering_of_execution().undelivered,
         )
 
     @workflow.signal(name=names.STEER_SIGNAL)
@@ -191,7 +193,9 @@ class AgentRunWorkflow:
                 "conversation_id": beginning.conversation_id,
                 "hop": state,
             }
-            workflow.continue_as_new(request.model_copy(update=kept))
+            workflow.continue_as_new(
+                request.model_copy(update=kept), initial_versioning_behavior=NEWEST
+            )
 
         hops = hops_of_execution()
         hops.run_id = run_id

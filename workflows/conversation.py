@@ -39,6 +39,8 @@ with workflow.unsafe.imports_passed_through():
         VisibilityRequest,
     )
     from workflows.conversation_turn import TurnOutcome, run_turn, turn_input
+    from workflows.hops import NEWEST
+    from workflows.metering import count_hop
     from workflows.steering import Steer
 
 
@@ -73,9 +75,11 @@ class ConversationWorkflow:
         """Answer until idle or closed; continues as new in between."""
         await self._open()
         while self._refusal is None:
-            if self._must_recycle():
+            reason = self._recycled_for()
+            if reason is not None:
                 await self._settle()
-                workflow.continue_as_new(request)
+                count_hop(reason)
+                workflow.continue_as_new(request, initial_versioning_behavior=NEWEST)
             if self._queue:
                 await self._answer(self._queue[0])
             elif self._is_closing or not await self._is_awoken():
@@ -90,13 +94,17 @@ class ConversationWorkflow:
             await asyncio.gather(self._naming, return_exceptions=True)
         await workflow.wait_condition(workflow.all_handlers_finished)
 
-    def _must_recycle(self) -> bool:
-        settings = self._known_settings
-        return (
-            self._turns >= settings.recycle_turns
-            or self._updates >= settings.recycle_updates
-            or (workflow.info().is_continue_as_new_suggested() and self._turns > 0)
-        )
+    def _recycled_for(self) -> str | None:
+        """Why to go on in a fresh execution now; `None` when there is no reason."""
+        settings, info = self._known_settings, workflow.info()
+        if self._turns >= settings.recycle_turns:
+            return "turns"
+        if self._updates >= settings.recycle_updates:
+            return "updates"
+        if info.is_continue_as_new_suggested() and self._turns > 0:
+            return "suggested"
+        # Between turns a newer build takes over; a pinned execution does not move by itself.
+        return "version" if info.is_target_worker_deployment_version_changed() else None
 
     async def _is_awoken(self) -> bool:
         """Whether something came within the idle time."""
@@ -104,7 +112,7 @@ class ConversationWorkflow:
         updates = self._updates
 
         def came() -> bool:
-            return bool(self._queue) or self._is_closing or self._must_recycle()
+            return bool(self._queue) or self._is_closing or self._recycled_for() is not None
 
         try:
             await workflow.wait_condition(came, timeout=idle)

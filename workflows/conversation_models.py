@@ -15,6 +15,9 @@ from workflows.payloads import SubmittedInput
 LONGEST_WORKFLOW_ID_BYTES = 1000
 """Temporal's limit (`limit.maxIDLength`)."""
 
+TURN_LIMITS = UsageLimits(request_limit=10, total_tokens_limit=100_000)
+"""Of each turn where nobody says otherwise: as the plain conversation has them."""
+
 
 class ConversationSettings(BaseModel):
     """How a conversation is held. Whoever begins it chooses; it keeps them to its end.
@@ -64,7 +67,7 @@ class ConversationSettings(BaseModel):
     @property
     def limits(self) -> UsageLimits:
         """Of each turn."""
-        return self.usage_limits or UsageLimits(request_limit=10, total_tokens_limit=100_000)
+        return self.usage_limits or TURN_LIMITS
 
 
 class ConversationInput(SubmittedInput):

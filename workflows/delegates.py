@@ -35,6 +35,7 @@ from temporalio.workflow import (
 
 from activities.history import LoadUsageRequest, LoadUsageResult
 from stores.operations import StartToolEffect
+from stores.reading.task_keys import CALL_METADATA
 from workflows import names, policies
 from workflows.agent_run_models import AgentRunInput, AgentRunOutput
 from workflows.agents import AgentSetupError, deps_factory_of, find_agent
@@ -197,6 +198,7 @@ class Delegation:
             deps=self._json_deps(ctx),
             usage_limits=_remaining(ctx),
             delegation_depth=depth,
+            metadata={CALL_METADATA: f"{effect.step_index}/{effect.call_index}"},
         )
         try:
             output = await _run_child(run_id, request)

@@ -20,7 +20,7 @@ from temporalio.client import (
     WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
-from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.common import Priority, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -51,6 +51,7 @@ from workflows.conversation_models import (
     conversation_workflow_id,
 )
 from workflows.conversation_refusals import failure, is_aborted, refusal
+from workflows.fairness import priority_of
 from workflows.live_reply import HeldReply, live_events
 from workflows.results import RunResult, Step
 
@@ -95,6 +96,7 @@ class DurableConversation:
     principal: str | None = None
     task_queue: str = names.TASK_QUEUE
     store: StepStore | None = None
+    priority: Priority | None = None
     history: list[ModelMessage] = field(default_factory=list[ModelMessage])
 
     @classmethod
@@ -109,6 +111,7 @@ class DurableConversation:
         principal: str | None = None,
         task_queue: str = names.TASK_QUEUE,
         store: StepStore | None = None,
+        priority: Priority | None = None,
         **settings: Any,  # noqa: ANN401 - fields of ConversationSettings
     ) -> "DurableConversation":
         """The conversation of that id; it begins with the first message. Sends nothing.
@@ -125,6 +128,7 @@ class DurableConversation:
             task_queue: that workers poll.
             store: the workers' one, to read text as it is generated; without it `stream` gives a
                 reply whole, and `follow` nothing. Whoever opened it closes it.
+            priority: see `workflows.fairness.priority_of`; by default a share like any workspace's.
             settings: more fields of `ConversationSettings`.
 
         Raises:
@@ -141,6 +145,7 @@ class DurableConversation:
             principal=principal,
             task_queue=task_queue,
             store=store and store.for_workspace(workspace_id),
+            priority=priority,
         )
 
     # Turns
@@ -340,6 +345,7 @@ class DurableConversation:
                 task_queue=self.task_queue,
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
                 id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+                priority=self.priority or priority_of(self.workspace_id),
             )
             arguments = [] if request is None else [request]
             try:

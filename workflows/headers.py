@@ -33,6 +33,7 @@ from workflows.lineage import (
     Lineage,
     Scope,
     ToolAttempt,
+    agent_of_activity,
     current_scope,
     entered,
     inherited_lineage,
@@ -80,6 +81,7 @@ class _LineageOutbound(WorkflowOutboundInterceptor):
         scope = current_scope.get()
         if scope and is_tool_activity(input.activity):
             _follow(input, scope.options)
+        _route(input, scope.lineage.tool_name if scope else None)
         with going_to(f"activity {input.activity!r}"):
             return super().start_activity(input)
 
@@ -126,6 +128,29 @@ def _follow(input: StartActivityInput, options: ActivityConfig) -> None:  # noqa
         input.retry_policy = with_attempts(input.retry_policy, retries)
     if "cancellation_type" in options:
         input.cancellation_type = options["cancellation_type"]
+
+
+def _route(input: StartActivityInput, tool_name: str | None) -> None:  # noqa: A002 - as above
+    """Send what an agent or a tool does to the queue that the execution's facts name for it.
+
+    A queue that the agent's own activity config names is kept.
+    """
+    journal = find_journal()
+    facts = journal.facts if journal else None
+    if (
+        facts is None
+        or not facts.routes
+        or input.task_queue not in {None, workflow.info().task_queue}
+    ):
+        return
+    agent = agent_of_activity(input.activity)
+    keys = [f"agent:{agent}"] if agent else []
+    if tool_name is not None and is_tool_activity(input.activity):
+        keys.insert(0, f"tool:{tool_name}")
+    for key in keys:
+        if key in facts.routes:
+            input.task_queue = facts.routes[key]
+            return
 
 
 def _outside_runs() -> Lineage:

@@ -25,6 +25,7 @@ from activities.boundaries import HopBounds
 from workflows.approvals import approvals_of_execution
 from workflows.executions import of_execution
 from workflows.journal import journal_of_execution
+from workflows.metering import count_hop
 from workflows.parking import parking_of_execution
 from workflows.recorder import CANCELLED, Failure, RunRecorder
 from workflows.recording import RecordingState
@@ -99,7 +100,8 @@ class Hops:
         self._requests += 1
         if self._requests == 1 and self.resumption is not None:
             _restore_tools(ctx, self.resumption.state)
-        if not self._is_due() or self._is_held_up(ctx, recorder):
+        reason = self._due_for()
+        if reason is None or self._is_held_up(ctx, recorder):
             return
         if not recorder.transcript.holds(ctx.messages):
             await save()
@@ -110,6 +112,7 @@ class Hops:
             return
         identity = await journal.identify(recorder.run_id)
         tools = ctx.tool_manager
+        count_hop(reason)
         self.leave(
             HopState(
                 count=self.resumption.state.count + 1 if self.resumption else 1,
@@ -122,19 +125,22 @@ class Hops:
             )
         )
 
-    def _is_due(self) -> bool:
-        """Whether a bound is reached; never before the execution has made one request."""
+    def _due_for(self) -> str | None:
+        """Which bound is reached; none before the execution has made one request."""
         bounds = self.bounds
         if bounds is None or self._requests == 1:
-            return False
+            return None
         info = workflow.info()
-        return (
-            info.is_continue_as_new_suggested()
-            or info.get_current_history_length() >= bounds.events
-            or info.get_current_history_size() >= bounds.size_bytes
-            or self.updates >= bounds.updates
-            or (bounds.requests is not None and self._requests > bounds.requests)
-        )
+        reached = {
+            "suggested": info.is_continue_as_new_suggested(),
+            "events": info.get_current_history_length() >= bounds.events,
+            "bytes": info.get_current_history_size() >= bounds.size_bytes,
+            "updates": self.updates >= bounds.updates,
+            "requests": bounds.requests is not None and self._requests > bounds.requests,
+            # A pinned execution does not move to a newer build by itself.
+            "version": bounds.newest_build and info.is_target_worker_deployment_version_changed(),
+        }
+        return next((reason for reason, is_reached in reached.items() if is_reached), None)
 
     def _is_held_up(self, ctx: RunContext[Any], recorder: RunRecorder) -> bool:
         """Whether something is open that the next execution could not go on with."""
@@ -199,6 +205,10 @@ async def hop_when_due(
     """`Hops.before_request` of this execution; outside a workflow nothing."""
     if workflow.in_workflow():
         await hops_of_execution().before_request(ctx, recorder, save)
+
+
+NEWEST = workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE
+"""How an execution is gone on with: on the newest build, wherever this one was pinned."""
 
 
 def hops_of_execution() -> Hops:

@@ -39,6 +39,7 @@ from stores.operations import (
 )
 from workflows import policies
 from workflows.lineage import Lineage, inherited_lineage
+from workflows.metering import measure_headroom
 from workflows.notices import Notice, Notices
 from workflows.payloads import staying
 
@@ -255,6 +256,7 @@ class Journal:
             queued_at=workflow.now(),
             workspace_id=self.workspace_id,
         )
+        measure_headroom()
         result = await self._write(header, tuple(queued.operation for queued in group))
         if result.verdict == "stale":
             await workflow.wait_condition(self._fail_workflow_task)

@@ -4,8 +4,6 @@ What of it must reach other processes is the `Lineage`, which travels in a Tempo
 (`workflows.headers`). What else delegates and tools need here and now is the `Scope`.
 """
 
-import hashlib
-import json
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -23,6 +21,7 @@ from stores.commits import Commit
 from stores.errors import RunIdTakenError
 from stores.identifiers import DEFAULT_WORKSPACE, check_identifier
 from stores.operations import AnnotateToolEffect
+from stores.reading import task_keys
 from stores.records import EffectPolicy
 from workflows.names import LINEAGE_HEADER
 from workflows.submission import current_run_id
@@ -224,8 +223,9 @@ class Scope:
 
 def delegate_run_id(lineage: Lineage, *, order: int) -> str:
     """SHA-256 (hex) over parent run, effect and the place of the delegate in the tool."""
-    place = [lineage.run_id, lineage.effect_key, lineage.activity_index, order]
-    return hashlib.sha256(json.dumps(place, separators=(",", ":")).encode()).hexdigest()
+    return task_keys.delegate_run_id(
+        lineage.run_id, lineage.effect_key, activity_index=lineage.activity_index, order=order
+    )
 
 
 current_scope: ContextVar[Scope | None] = ContextVar("perdure_current_scope", default=None)
@@ -257,6 +257,16 @@ def is_tool_activity(activity_type: str) -> bool:
 def is_model_activity(activity_type: str) -> bool:
     """Whether this is an activity in which pydantic-ai asks a model."""
     return activity_type.endswith("__model_request")
+
+
+def agent_of_activity(activity_type: str) -> str | None:
+    """The agent whose activity this is, by the names that pydantic-ai gives; else `None`."""
+    if not activity_type.startswith(_OF_AGENTS):
+        return None
+    return activity_type.removeprefix(_OF_AGENTS).partition("__")[0]
+
+
+_OF_AGENTS = "agent__"
 
 
 @contextmanager

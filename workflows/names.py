@@ -22,6 +22,10 @@ EFFECT_POLICIES_PATCH = "effect-policies"
 APPROVALS_PATCH = "approvals"
 """Runs that met an approval before it ended with it, and wait for none."""
 
+RESULTS_PATCH = "results-in-workflow"
+"""Marked where a result of a tool in the workflow is refused. Runs that met one before ended with
+their record open, or in no task."""
+
 CONVERSATION = "conversation"
 """Workflow type of a conversation."""
 
@@ -51,6 +55,13 @@ CONVERSATION_SEARCH = "conversation_search"
 
 SEARCH_TOOLSET = "conversation-search"
 SEARCH_ACTIVITY = "search_conversation_history"
+
+SESSION_HISTORY = "session_history"
+"""Capability id."""
+
+SESSION_TOOLSET = "session-history"
+SESSION_SEARCH_ACTIVITY = "session_search"
+SESSION_READ_ACTIVITY = "session_read"
 
 AGENT_ATTRIBUTE = SearchAttributeKey.for_keyword("PerdureAgent")
 CONVERSATION_ATTRIBUTE = SearchAttributeKey.for_keyword("PerdureConversation")

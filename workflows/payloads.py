@@ -1,11 +1,12 @@
 """How large a payload may be, where it goes, and what must not be decoded without an end."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Literal
+from typing import Literal, cast
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticSerializationError
 from temporalio import workflow
 from temporalio.api.common.v1 import Payload
 from temporalio.exceptions import ApplicationError
@@ -113,3 +114,40 @@ def check_size(parts: Sequence[tuple[str, int]], limit_bytes: int) -> None:
         "large content by reference"
     )
     raise ApplicationError(message, type="PayloadTooLargeError", non_retryable=True)
+
+
+def check_result(tool_name: str, result: object) -> None:
+    """Refuse what a tool in the workflow returned and no payload can hold.
+
+    What activities return is measured there. This would come up later: in the commit of the history
+    that holds it, after which nothing more of the run can be recorded.
+
+    Raises:
+        ApplicationError: type `PayloadTooLargeError` or `UnserializableValueError`. Not retryable.
+    """
+    boundary = f"result of tool {tool_name!r}"
+    try:
+        with going_to(boundary):
+            # First without encoding: 200 MB would take longer than a workflow may think.
+            check_size([(type(result).__name__, _least_bytes(result))], LARGEST_PAYLOADS_BYTES)
+            # In a list: bytes alone would be a payload, and are no JSON.
+            workflow.payload_converter().to_payload([result])
+    except PydanticSerializationError as error:
+        message = f"{boundary}: a {type(result).__name__} cannot be encoded as JSON: {error}"
+        raise ApplicationError(
+            message, type="UnserializableValueError", non_retryable=True
+        ) from error
+
+
+def _least_bytes(value: object) -> int:
+    """How many bytes the texts of a value have at least."""
+    size_bytes, open_values = 0, [value]
+    while open_values:
+        each = open_values.pop()
+        if isinstance(each, str | bytes):
+            size_bytes += len(each)
+        elif isinstance(each, Mapping):
+            open_values += cast("Mapping[object, object]", each).values()
+        elif isinstance(each, list | tuple):
+            open_values += cast("Sequence[object]", each)
+    return size_bytes

@@ -30,8 +30,9 @@ from workflows import effects, policies
 from workflows.approvals import PendingCall, RunApprovals
 from workflows.effects import OUTCOME_UNKNOWN
 from workflows.lineage import Lineage, Scope, entered, scope_of
-from workflows.names import AGENT_RUN, APPROVALS_PATCH
+from workflows.names import AGENT_RUN, APPROVALS_PATCH, RESULTS_PATCH
 from workflows.parking import ParkedCall, ResolveToolEffectRequest, parking_of_execution
+from workflows.payloads import check_result
 from workflows.recorder import CANCELLED, Failure, RunRecorder, ToolCallPlace
 
 
@@ -193,7 +194,8 @@ class _Call:
         """What the tool returned, or what somebody says that it did."""
         try:
             with entered(self._scope()):
-                return await handler(args), None
+                result = await handler(args)
+            self._check(result)
         except ApprovalRequired as signal:
             if not self.calls.waits_for_approval(self.ctx):
                 raise
@@ -203,6 +205,8 @@ class _Call:
             if not _is_unknown(error):
                 raise
             unknown = error
+        else:
+            return result, None
         decision = await self._decide(unknown)
         resolution = ToolEffectResolution(
             decision=decision.decision, by=decision.by, why=decision.why
@@ -217,6 +221,20 @@ class _Call:
             case "run_again":
                 await self.calls.recorder.tool_runs_again(self.place, resolution)
                 return await self._once_more().settled_result(args, handler)
+
+    def _check(self, result: object) -> None:
+        """Refuse what a tool in the workflow returned and no payload can hold.
+
+        Raises:
+            ApplicationError: see `check_result`.
+        """
+        if not workflow.in_workflow() or not effects.runs_in_workflow(self.tool):
+            return
+        try:
+            check_result(self.tool.name, result)
+        except ApplicationError:
+            if workflow.patched(RESULTS_PATCH):
+                raise
 
     def _once_more(self) -> "_Call":
         """The call in a round of its own: what came of the round before is not its outcome."""

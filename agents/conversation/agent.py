@@ -129,7 +129,8 @@ class Conversation:
     ) -> "DurableConversation":
         """The same, held by the workflow `conversation`; see `DurableConversation.connect`.
 
-        With `store=`, the workers' one, `stream` yields the deltas as the model gave them.
+        With `store=`, the workers' one, `stream` yields the deltas as the model gave them. Each
+        turn has the limits of a plain one, cost included, unless `usage_limits=` says otherwise.
         """
         from workflows.durable_conversation import DurableConversation  # noqa: PLC0415
 
@@ -139,6 +140,7 @@ class Conversation:
             conversation_id=conversation_id,
             workspace_id=workspace_id,
             max_turns=max_turns,
+            usage_limits=options.pop("usage_limits", USAGE_LIMITS),
             **options,
         )
 

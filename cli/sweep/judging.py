@@ -73,15 +73,16 @@ class Outcome:
             ("snapshot", found.snapshots, expected.snapshots),
         )
         for kind, rows, wanted in lists:
-            self._compare_rows(f"{kind} of {agent}", rows, wanted)
+            self.compare_rows(f"{kind} of {agent}", rows, wanted)
         if found.run != expected.run:
             self.divergent.append(f"run of {agent} is {found.run}, not {expected.run}")
         if found.history != expected.history:
             self.divergent.append(f"final history of {agent}")
 
-    def _compare_rows(
+    def compare_rows(
         self, kind: str, rows: list[tuple[object, ...]], wanted: list[tuple[object, ...]]
     ) -> None:
+        """Note what differs between rows, of which the first value is the name."""
         counts = Counter(row[0] for row in rows)
         expected = {row[0]: row for row in wanted}
         self.lost += [f"{kind} {key}" for key in expected if not counts[key]]

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import shutil
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -11,6 +11,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from pydantic_ai import Agent
 from temporalio.client import (
     Client,
     WorkflowFailureError,
@@ -27,6 +28,7 @@ from cli.sweep.points import CHILD, ROOT, Mode, Point
 from cli.sweep.script import AGENTS, STEPS, body_counts
 from cli.sweep.stage import Lane, TooLateError, seen
 from cli.sweep.traces import Trail, histories_of, stored_and_replayed, trail_of
+from cli.sweep.verifying import unlike_history
 from cli.sweep.workers import ListeningPlan, WorkerProcess
 from stores.attempts import ToolGate
 from stores.errors import StoreUnavailableError
@@ -238,7 +240,8 @@ class Performance:
             for e in effects
             if e.status == "started"
         ]
-        # A later task of the sweep puts `verify` here: after every point, over all its runs.
+        async with _REPLAYING:
+            self.outcome.divergent += await unlike_history(self.lane, await self._run_ids())
 
     async def _clean(self) -> None:
         if self.outcome.is_well:
@@ -248,15 +251,17 @@ class Performance:
             await self.handle.terminate("the point is over")
 
 
-async def problems_of_history(lane: Lane, run_id: str, *, tries: int = 5) -> list[str]:
+async def problems_of_history(
+    lane: Lane, run_id: str, *, agents: Sequence[Agent[Any, Any]] = AGENTS, tries: int = 5
+) -> list[str]:
     """Whether the run's history replays, and the store holds the path that it holds."""
     histories = await histories_of(lane.client, run_id)
     try:
         async with _REPLAYING:
-            stored, path = await stored_and_replayed(lane.store, histories, AGENTS)
+            stored, path = await stored_and_replayed(lane.store, histories, agents)
     except Exception as error:  # noqa: BLE001 - whatever a replay finds
         if _STARVED in str(error) and tries > 1:
-            return await problems_of_history(lane, run_id, tries=tries - 1)
+            return await problems_of_history(lane, run_id, agents=agents, tries=tries - 1)
         return [f"replay of {run_id}: {type(error).__name__}: {error}"]
     return [] if stored == path else [f"the store holds another path than history {run_id}"]
 

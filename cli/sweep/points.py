@@ -109,7 +109,7 @@ def all_points(operations: Sequence[Operation]) -> list[Point]:
     """Every point, in order; `operations` are those of the undisturbed run."""
     commits = representatives(operations)
     points = [
-        *(point for commit in commits for point in _at_commit(commit)),
+        *(point for commit in commits for point in at_commit(commit)),
         *_at_identity(),
         *(point for call in _gated_calls() for point in _at_gate(*call)),
         *(point for call in _calls() for point in _in_body(*call)),
@@ -157,13 +157,14 @@ LATE = frozenset({"stale", "suppress"})
 """Answers to a late write that has to change nothing."""
 
 
-def _at_commit(at: Operation) -> Iterator[Point]:
+def at_commit(at: Operation) -> Iterator[Point]:
+    """All that strikes one commit, at one of its operations."""
     # A registration's key is its run id, which is another one each time.
     key = None if at.kind == "register_run" else at.key
     place = f"{at.kind} {at.agent} {key or ''}".strip()
 
     def point(moment: Moment, disturbance: Disturbance, **values: object) -> Point:
-        fault = _fault(moment, disturbance).model_copy(update={"holds": at.kind, "key": key})
+        fault = struck_by(moment, disturbance).model_copy(update={"holds": at.kind, "key": key})
         late = LATE if _writes_late(disturbance, moment) else frozenset[str]()
         given: dict[str, object] = {"place": place, "agent": at.agent, "late": late, **values}
         return Point(moment=moment, disturbance=disturbance, fault=fault, **given)  # type: ignore[arg-type]
@@ -187,7 +188,7 @@ def _writes_late(disturbance: Disturbance, moment: Moment) -> bool:
     return disturbance in {"late", "repeat"} or (disturbance == "zombie" and moment == "before")
 
 
-def _fault(moment: Moment, disturbance: Disturbance, **values: object) -> Fault:
+def struck_by(moment: Moment, disturbance: Disturbance, **values: object) -> Fault:
     """What strikes the call; the rest is done from outside, when it has struck."""
     when = "before" if moment == "before" else "after"
     found: dict[str, object] = {"name": FAULT, "when": when, **values}
@@ -221,7 +222,7 @@ def _at_identity() -> Iterator[Point]:
         ("after", "zombie"),
     )
     for moment, disturbance in struck:
-        fault = _fault(moment, disturbance, method="activity:registration_identity")
+        fault = struck_by(moment, disturbance, method="activity:registration_identity")
         place = "registration_identity sweep"
         yield Point(place=place, moment=moment, disturbance=disturbance, fault=fault)
 
@@ -254,7 +255,7 @@ def _at_gate(call: str, tool: str) -> Iterator[Point]:
     for method, moment, disturbance in struck:
         is_lost = disturbance in WORKER_DISTURBANCES and (method, moment) in between
         is_late = disturbance == "zombie" and (method, moment) == ("leave", "before")
-        fault = _fault(moment, disturbance, method=method, call=call)
+        fault = struck_by(moment, disturbance, method=method, call=call)
         yield Point(
             place=f"{method} {tool} {call}",
             moment=moment,
@@ -276,7 +277,7 @@ def _in_body(call: str, tool: str) -> Iterator[Point]:
             place=f"body {tool} {call}",
             moment="before",
             disturbance=disturbance,
-            fault=_fault("before", disturbance, method=f"body:call-{call.replace('/', '-')}"),
+            fault=struck_by("before", disturbance, method=f"body:call-{call.replace('/', '-')}"),
             parks=call if tool in ONCE_TOOLS and is_lost else None,
             is_counted=tool in REPEATABLE_TOOLS and disturbance == "zombie",
         )
@@ -291,7 +292,7 @@ def _in_model() -> Iterator[Point]:
     for agent, steps in STEPS.items():
         for request in range(len(steps) + 1):
             for disturbance in disturbances if request < _FULLY_STRUCK else disturbances[:1]:
-                fault = _fault("before", disturbance, method=f"model:{agent}:{request}")
+                fault = struck_by("before", disturbance, method=f"model:{agent}:{request}")
                 place = f"model {agent} {request + 1}"
                 yield Point(place=place, moment="before", disturbance=disturbance, fault=fault)
 
@@ -319,7 +320,7 @@ def _at_hops() -> Iterator[Point]:
                 place=f"continue-as-new {name}",
                 moment=moment,
                 disturbance=disturbance,
-                fault=_fault(moment, disturbance, **at),
+                fault=struck_by(moment, disturbance, **at),
                 late=LATE if is_late else frozenset(),
                 mode="hopping",
             )
@@ -339,19 +340,19 @@ def _cases() -> Iterator[Point]:
     yield from _late_cases()
     for key in TASK_OF_SEVERAL:
         for moment in ("before", "after"):
-            fault = _fault(moment, "cancel", holds="append_event", key=key)
+            fault = struck_by(moment, "cancel", holds="append_event", key=key)
             place = f"cancel in-a-task-that-is-lost {key}"
             yield Point(
                 place=place, moment=moment, disturbance="cancel", fault=fault, kills_after=True
             )
-    cancelled = _fault("after", "update", method="body:call-3-2")
+    cancelled = struck_by("after", "update", method="body:call-3-2")
     place = "cancel three-tools-in-flight"
     yield Point(place=place, moment="after", disturbance="cancel", fault=cancelled)
-    pending = _fault("before", "reset", holds="start_tool_effect", key=SLOW_CALL)
+    pending = struck_by("before", "reset", holds="start_tool_effect", key=SLOW_CALL)
     place = "reset regular-commit-pending"
     yield Point(place=place, moment="before", disturbance="reset", fault=pending)
     body = f"body:call-{SLOW_CALL.replace('/', '-')}"
-    waiting = _fault("before", "kill", method=body)
+    waiting = struck_by("before", "kill", method=body)
     place = "update waiting"
     yield Point(place=place, moment="before", disturbance="update", fault=waiting, parks=SLOW_CALL)
     for kills in (False, True):
@@ -359,7 +360,7 @@ def _cases() -> Iterator[Point]:
             place="shutdown in-body",
             moment="before",
             disturbance="stop",
-            fault=_fault("before", "stop", method=body),
+            fault=struck_by("before", "stop", method=body),
             parks=SLOW_CALL if kills else None,
             kills_after=kills,
         )
@@ -370,7 +371,7 @@ def _late_cases() -> Iterator[Point]:
     for alters in (False, True):
         for is_early in (False, True):
             early = frozenset({"IdempotencyConflictError" if alters else "suppress"})
-            fault = _fault(
+            fault = struck_by(
                 "before", "late", holds="start_tool_effect", key=SLOW_CALL, alters=alters
             )
             yield Point(

@@ -28,7 +28,8 @@ from temporalio.worker import (
 )
 
 from cli.sweep.planted import PLANTED
-from cli.sweep.script import AGENTS, Scene
+from cli.sweep.script import Scene
+from cli.sweep.talk_script import SERVED
 from client import connect
 from settings import Settings
 from stores.commits import Commit
@@ -173,7 +174,7 @@ async def _work(settings: Settings, plan: FaultPlan, planted: str | None) -> Non
     config["interceptors"] = [*config["interceptors"], _FaultyActivities(plan)]
     client = Client(**config)
     attributes = await existing_search_attributes(client)
-    async with build_worker(client, store, AGENTS, settings, search_attributes=attributes):
+    async with build_worker(client, store, SERVED, settings, search_attributes=attributes):
         _ready(plan, os.getpid()).touch()
         await stop.wait()
 

@@ -74,7 +74,7 @@ class MongoAttempts:
         """See `AttemptStore.leave`."""
         end = self._redaction.attempt_end(self._workspace_id, end)
         with self._errors("record how an attempt ended", place):
-            query = {"_id": gate_id(self._workspace_id, place), "newest": token}
+            query = {**self._at(place), "newest": token}
             query["attempts"] = {"$elemMatch": {"token": token, "outcome": "entered"}}
             ended = await self._gates.update_one(query, ended_update(end))
             if ended.matched_count:
@@ -115,8 +115,12 @@ class MongoAttempts:
         return store_errors(f"{attempt}: {call}", self._connection.where)
 
     async def _find(self, place: ToolCallPlace) -> ToolGate | None:
-        found = await self._gates.find_one({"_id": gate_id(self._workspace_id, place)})
+        found = await self._gates.find_one(self._at(place))
         return None if found is None else tool_gate(found)
+
+    def _at(self, place: ToolCallPlace) -> dict[str, Any]:
+        """The query for a call's gate; its run finds the shard."""
+        return {"_id": gate_id(self._workspace_id, place), "run_id": place.run_id}
 
     async def _get(self, place: ToolCallPlace) -> ToolGate:
         gate = await self._find(place)
@@ -125,6 +129,6 @@ class MongoAttempts:
         return gate
 
     async def _replace(self, gate: ToolGate, moved: ToolGate) -> bool:
-        query = {"_id": gate_id(self._workspace_id, gate.place), "revision": gate.revision}
+        query = {**self._at(gate.place), "revision": gate.revision}
         replaced = await self._gates.replace_one(query, gate_document(moved))
         return bool(replaced.matched_count)

@@ -11,6 +11,7 @@ from pymongo.read_concern import ReadConcern
 
 from stores.errors import StoreConfigurationError
 from stores.mongo.documents import Document
+from stores.mongo.tracing import command_listeners
 
 Client = AsyncMongoClient[Document]
 Database = AsyncDatabase[Document]
@@ -40,6 +41,7 @@ def open_client(db_url: str) -> Client:
             retryWrites=True,
             serverSelectionTimeoutMS=SERVER_SELECTION_TIMEOUT_MS,
             connectTimeoutMS=SERVER_SELECTION_TIMEOUT_MS,
+            event_listeners=command_listeners(),
         )
     except (PyMongoError, ValueError) as error:
         msg = f"cannot open a MongoDB client: {error}; correct the connection string"

@@ -1,12 +1,14 @@
 """Conversations on MongoDB: each operation is one transaction."""
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pymongo import ReplaceOne
 from pymongo.asynchronous.client_session import AsyncClientSession
+from pymongo.asynchronous.cursor import AsyncCursor
 
 from stores.conversation_records import (
     ArchivedFilter,
@@ -18,6 +20,7 @@ from stores.conversation_records import (
 )
 from stores.conversation_rows import ConversationRows
 from stores.conversations import ConversationStore
+from stores.mongo.access import MongoAccess
 from stores.mongo.client import Database, MongoConnection
 from stores.mongo.conversation_documents import (
     conversation_document,
@@ -31,11 +34,17 @@ from stores.mongo.conversation_documents import (
 )
 from stores.mongo.documents import Document
 from stores.mongo.failures import store_errors
+from stores.mongo.keyword_settling import settle_soon
+from stores.mongo.keyword_upkeep import KeywordUpkeep
+from stores.mongo.redacting import TurnEraser
 from stores.mongo.removing import remove_conversation
 from stores.mongo.transactions import run_transaction
 from stores.redaction import NO_REDACTION, Redaction
 
 Result = TypeVar("Result")
+
+_PAGE = 100
+"""Conversations whose text is looked through together."""
 
 
 class MongoConversations(ConversationStore):
@@ -57,17 +66,41 @@ class MongoConversations(ConversationStore):
         """See `ConversationStore.workspace_id`."""
         return self._workspace_id
 
+    @property
+    def access(self) -> MongoAccess:
+        """See `ConversationStore.access`."""
+        return MongoAccess(self._connection)
+
     async def transact(
         self, attempt: str, work: Callable[[ConversationRows], Awaitable[Result]]
     ) -> Result:
         """See `TurnStore.transact`."""
         database = self._connection.database
+        has_pending = False
 
         async def run(session: AsyncClientSession) -> Result:
-            return await work(MongoConversationRows(database, session, self._workspace_id))
+            nonlocal has_pending
+            rows = MongoConversationRows(database, session, self._workspace_id)
+            result = await work(rows)
+            await rows.keywords.flush(rows)
+            has_pending = rows.keywords.has_pending
+            return result
 
         with store_errors(attempt, self._connection.where):
-            return await run_transaction(self._connection.client(), run)
+            result = await run_transaction(self._connection.client(), run)
+        if has_pending:
+            await settle_soon(self._connection, self._workspace_id)
+        return result
+
+    async def read(
+        self, attempt: str, work: Callable[[ConversationRows], Awaitable[Result]]
+    ) -> Result:
+        """See `TurnStore.read`. A snapshot: a transaction would wait for its commit, of nothing."""
+        connection = self._connection
+        with store_errors(attempt, connection.where):
+            async with connection.client().start_session(snapshot=True) as session:
+                rows = MongoConversationRows(connection.database, session, self._workspace_id)
+                return await work(rows)
 
     async def delete(self, conversation_id: str, *, now: datetime) -> RemovedConversation:
         """See `ConversationStore.delete`. First the head, then page by page what it had."""
@@ -76,14 +109,28 @@ class MongoConversations(ConversationStore):
                 self._connection, self._workspace_id, conversation_id, now=now
             )
 
+    async def delete_turn(
+        self, conversation_id: str, position: int, *, now: datetime
+    ) -> RemovedConversation:
+        """See `ConversationStore.delete_turn`. First its rows, then what its runs hold."""
+        buried = await self.bury_turn(conversation_id, position, now=now)
+        with store_errors(f"delete turn {position} of {conversation_id!r}", self._connection.where):
+            eraser = TurnEraser(
+                self._connection, workspace_id=self._workspace_id, conversation_id=conversation_id
+            )
+            return await eraser.erase([each.run_id for each in buried])
+
 
 class MongoConversationRows:
-    """`ConversationRows` in an open transaction."""
+    """`ConversationRows` in an open transaction; without a session, for reads outside of one."""
 
-    def __init__(self, database: Database, session: AsyncClientSession, workspace_id: str) -> None:
+    def __init__(
+        self, database: Database, session: AsyncClientSession | None, workspace_id: str
+    ) -> None:
         self._database = database
         self._session = session
         self._workspace_id = workspace_id
+        self.keywords = KeywordUpkeep(database=database, session=session, workspace_id=workspace_id)
 
     @property
     def workspace_id(self) -> str:
@@ -103,10 +150,19 @@ class MongoConversationRows:
         """See `ConversationRows`."""
         key = conversation_key(self._workspace_id, conversation_id)
         found = await self._one("conversations", key)
+        head = None if found is None else record_of(ConversationRecord, found)
+        self.keywords.found_head(conversation_id, head)
+        return head
+
+    async def find_public_conversation(self, public_id: str) -> ConversationRecord | None:
+        """See `ConversationRows`."""
+        query = {"workspace_id": self._workspace_id, "public_id": public_id, "live": True}
+        found = await self._database["conversations"].find_one(query, session=self._session)
         return None if found is None else record_of(ConversationRecord, found)
 
     async def put_conversation(self, record: ConversationRecord) -> None:
         """See `ConversationRows`."""
+        self.keywords.put_head(record)
         await self._put("conversations", [conversation_document(record)])
 
     async def find_turn(self, conversation_id: str, position: int) -> TurnRecord | None:
@@ -114,8 +170,16 @@ class MongoConversationRows:
         found = await self._one("turns", turn_key(self._workspace_id, conversation_id, position))
         return None if found is None else record_of(TurnRecord, found)
 
+    async def find_public_turn(self, conversation_id: str, public_id: str) -> TurnRecord | None:
+        """See `ConversationRows`."""
+        query = self._of(conversation_id) | {"public_id": public_id}
+        found = await self._database["turns"].find_one(query, session=self._session)
+        return None if found is None else record_of(TurnRecord, found)
+
     async def put_turns(self, turns: Sequence[TurnRecord]) -> None:
         """See `ConversationRows`."""
+        for each in turns:
+            self.keywords.put_turn(each)
         await self._put("turns", [turn_document(each) for each in turns])
 
     async def list_turns(
@@ -126,9 +190,12 @@ class MongoConversationRows:
         before: int | None,
         limit: int,
         newest_first: bool,
+        only_visible: bool = False,
     ) -> list[TurnRecord]:
         """See `ConversationRows`."""
         query = self._of(conversation_id)
+        if only_visible:
+            query["is_visible"] = True
         bounds = {"$gt": after, "$lt": before}
         if given := {name: value for name, value in bounds.items() if value is not None}:
             query["position"] = given
@@ -145,6 +212,8 @@ class MongoConversationRows:
 
     async def put_variants(self, variants: Sequence[VariantRecord]) -> None:
         """See `ConversationRows`."""
+        for each in variants:
+            self.keywords.put_variant(each)
         await self._put("variants", [variant_document(each) for each in variants])
 
     async def list_unfinished(self, conversation_id: str) -> list[VariantRecord]:
@@ -166,40 +235,59 @@ class MongoConversationRows:
     async def list_conversations(
         self, query: str, *, archived: ArchivedFilter, limit: int, offset: int
     ) -> list[ConversationRecord]:
-        """See `ConversationRows`. With a query it looks through the text of the workspace."""
+        """See `ConversationRows`. With a query it reads page by page, and of a page all text."""
         wanted: Document = {"workspace_id": self._workspace_id, "live": True}
         if archived != "include":
             wanted["is_archived"] = archived == "only"
-        if query:
-            holds = {"$regex": re.escape(query)}
-            ids = await self._conversations_with(holds)
-            wanted["$or"] = [{"folded": holds}, {"conversation_id": {"$in": sorted(ids)}}]
-        found = self._database["conversations"].find(
+        heads = self._database["conversations"].find(
             wanted,
             session=self._session,
             sort=[("updated_at", -1), ("public_id", -1)],
-            skip=offset,
-            limit=limit,
+            skip=0 if query else offset,
+            limit=0 if query else limit,
+            batch_size=_PAGE,
         )
-        return [record_of(ConversationRecord, each) for each in await found.to_list()]
+        if not query:
+            return [record_of(ConversationRecord, each) for each in await heads.to_list()]
+        found: list[ConversationRecord] = []
+        async with aclosing(self._holding(heads, query)) as holding:
+            async for each in holding:
+                found.append(each)
+                if len(found) == offset + limit:
+                    break
+        return found[offset:]
 
-    async def _conversations_with(self, holds: Document) -> set[str]:
-        """Conversations with visible turns or selected answers that hold the text."""
-        wanted: Document = {"workspace_id": self._workspace_id, "live": True, "folded": holds}
+    async def _holding(
+        self, heads: AsyncCursor[Document], query: str
+    ) -> AsyncGenerator[ConversationRecord]:
+        """Those of the heads whose names, or whose conversations, hold the text."""
+        async with heads:
+            while page := await heads.to_list(_PAGE):
+                unnamed = [each["conversation_id"] for each in page if query not in each["folded"]]
+                said = await self._conversations_with(query, unnamed)
+                for each in page:
+                    if query in each["folded"] or each["conversation_id"] in said:
+                        yield record_of(ConversationRecord, each)
+
+    async def _conversations_with(self, query: str, conversation_ids: Sequence[str]) -> set[str]:
+        """Of these conversations those with visible turns or selected answers that hold it."""
+        wanted: Document = {
+            "workspace_id": self._workspace_id,
+            "conversation_id": {"$in": list(conversation_ids)},
+            "live": True,
+            "folded": {"$regex": re.escape(query)},
+        }
         turns = self._database["turns"]
-        said = turns.find(
-            {**wanted, "is_visible": True}, {"conversation_id": 1}, session=self._session
-        )
+        visible = {**wanted, "is_visible": True}
+        said = turns.find(visible, {"conversation_id": 1}, session=self._session)
         ids = {each["conversation_id"] for each in await said.to_list()}
-        answers = self._database["variants"].find(wanted, {"folded": 0}, session=self._session)
+        answers = self._database["variants"].find(
+            wanted, {"conversation_id": 1, "number": 1}, session=self._session
+        )
         async for each in answers:
             if each["conversation_id"] not in ids:
                 key = {name: value for name, value in each["_id"].items() if name != "number"}
-                is_read: Document = {
-                    "_id": key,
-                    "is_visible": True,
-                    "active_variant": each["number"],
-                }
+                is_read = _at(key) | {"is_visible": True, "active_variant": each["number"]}
                 if await turns.find_one(is_read, {"_id": 1}, session=self._session):
                     ids.add(each["conversation_id"])
         return ids
@@ -213,10 +301,17 @@ class MongoConversationRows:
         found = self._database["variants"].find(query, session=self._session, sort=sort)
         return [record_of(VariantRecord, each) for each in await found.to_list()]
 
-    async def _one(self, collection: str, key: Any) -> Document | None:  # noqa: ANN401 - an `_id`
-        return await self._database[collection].find_one({"_id": key}, session=self._session)
+    async def _one(self, collection: str, key: Document | str) -> Document | None:
+        return await self._database[collection].find_one(_at(key), session=self._session)
 
     async def _put(self, collection: str, documents: Sequence[Document]) -> None:
-        writes = [ReplaceOne({"_id": each["_id"]}, each, upsert=True) for each in documents]
+        writes = [ReplaceOne(_at(each["_id"]), each, upsert=True) for each in documents]
         if writes:
             await self._database[collection].bulk_write(writes, session=self._session)
+
+
+def _at(key: Document | str) -> Document:
+    """The query for an `_id`: those that name a conversation name it twice, to find the shard."""
+    if isinstance(key, str):
+        return {"_id": key}
+    return {"_id": key, **{name: key[name] for name in ("workspace_id", "conversation_id")}}

@@ -69,8 +69,9 @@ def _ranges_or_none_there(value: bytes | list[list[int]]) -> tuple[Range, ...]:
 
 
 _DECODERS: Mapping[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(("at", "started_at", "ended_at", "branch_time", "queued_at"), time_at),
-    "details_pruned_at": time_at,
+    **dict.fromkeys(
+        ("at", "started_at", "ended_at", "branch_time", "queued_at", "details_pruned_at"), time_at
+    ),
     **dict.fromkeys(("metadata", "usage"), json.loads),
     **dict.fromkeys(("former_branches", "refusals"), tuple),
     "ranges": _ranges_or_none_there,

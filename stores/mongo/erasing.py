@@ -16,12 +16,14 @@ from stores.erasing import Erasure, Receipt
 from stores.errors import ConversationConflict, ConversationNotFoundError
 from stores.media.addresses import uri_of_digest
 from stores.media.protocols import ForgettingMediaStore, MediaStore
+from stores.mongo.access import GRANTS
 from stores.mongo.chunk_sweeping import ChunkSweeper
 from stores.mongo.chunks import MANIFESTS
 from stores.mongo.client import Database, MongoConnection
 from stores.mongo.conversation_documents import conversation_key
 from stores.mongo.documents import Document
 from stores.mongo.failures import store_errors
+from stores.mongo.keyword_rows import ROWS
 from stores.mongo.leftovers import View
 from stores.mongo.media_sweeping import MediaSweeper
 from stores.mongo.references import MEDIA_SOURCES, unreferred
@@ -37,9 +39,10 @@ SHORTEST_GRACE = timedelta(hours=1)
 _OF_WORKSPACES = (
     *OF_RUNS,
     *("positions", "messages", LOG, "conversation_messages", "turns", "variants"),
-    *("conversations", "runs"),
+    *(ROWS, GRANTS, "conversations", "runs"),
 )
-"""Collections whose rows name their workspace. Heads of commits are closed, and stay."""
+"""Collections whose rows name their workspace. Heads of commits are closed, and stay; so do the
+numbers of keyword lanes, which whoever has read a lane goes on from."""
 
 
 class Eraser:

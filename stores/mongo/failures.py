@@ -92,6 +92,13 @@ def store_error(error: PyMongoError, attempt: str, where: str) -> StoreError:
         return StoreConfigurationError(
             f"{what}: the connection string is wrong: {_reason(error)}; correct it"
         )
+    if "certificate" in str(error).lower():
+        # Retryable: a certificate that is exchanged badly must not end the runs that meet it.
+        return StoreUnavailableError(
+            f"{what}: no trust between MongoDB and this process: {_reason(error)}; use the name "
+            "that its certificate is for, and set tlsCAFile (and tlsCertificateKeyFile) in the "
+            "connection string"
+        )
     if is_passing(error):
         return StoreUnavailableError(f"{what}: MongoDB is away or busy: {_reason(error)}; retry")
     return StoreError(f"{what}: MongoDB failed: {_reason(error)}")

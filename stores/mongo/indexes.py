@@ -112,6 +112,12 @@ def _of_keyed(collection: str) -> tuple[Index, ...]:
     )
 
 
+def _of_marked(collection: str, *fields: str) -> Index:
+    """Rows that no longer count, which only a removal looks for; there are few."""
+    name, only = f"{collection}_dead_v1", {"live": False}
+    return Index(name=name, collection=collection, fields=fields, only=only)
+
+
 def _of_conversations() -> Iterator[Index]:
     """Heads by activity, turns by position, the queue of answers by order."""
     conversation = ("workspace_id", "conversation_id")
@@ -142,11 +148,44 @@ def _of_conversations() -> Iterator[Index]:
         only={"is_unfinished": True},
     )
     yield Index(
+        name="workspaces_public_v1",
+        collection="workspaces",
+        fields=("public_id",),
+        only={"public_id": {"$exists": True}},
+    )
+    yield Index(
+        name="access_tokens_principal_v1",
+        collection="access_tokens",
+        fields=("principal_id", "created_at"),
+        only={"principal_id": {"$exists": True}},
+    )
+    yield Index(
+        name="access_grants_principal_v1",
+        collection="access_grants",
+        fields=("principal_id", "workspace_id", "conversation_id"),
+        only={"principal_id": {"$exists": True}},
+    )
+    yield Index(
         name="conversation_messages_conversation_v1",
         collection="conversation_messages",
         fields=conversation,
         only={"conversation_id": {"$exists": True}},
     )
+
+
+def _of_keywords() -> Iterator[Index]:
+    """Rows by lexeme in the order of results, by lane in the order of commits, and what waits."""
+    for name, fields, only in (
+        ("lexemes", ("lexemes", "order_id"), _LIVE),
+        ("lane", ("lane", "sequence"), {"lane": {"$exists": True}}),
+        ("pending", ("conversation_id",), {"pending": True}),
+    ):
+        yield Index(
+            name=f"keyword_rows_{name}_v1",
+            collection="keyword_rows",
+            fields=("workspace_id", *fields),
+            only=only,
+        )
 
 
 INDEXES: tuple[Index, ...] = (
@@ -165,16 +204,12 @@ INDEXES: tuple[Index, ...] = (
         fields=("workspace_id", "ended_at", "_id"),
         only={"live": True, "ended_at": {"$exists": True}},
     ),
-    *(
-        Index(
-            name=f"{collection}_marked_run_v1",
-            collection=collection,
-            fields=("run_id", "workspace_id"),
-            only={"live": False},
-        )
-        for collection in ("events", "snapshots", "tool_effects", "positions")
-    ),
     Index(name="runs_commit_v1", collection="runs", fields=("branch", "number")),
+    _of_marked("runs", "workspace_id", "conversation_id"),
+    *(
+        _of_marked(each, "run_id", "workspace_id")
+        for each in ("events", "snapshots", "positions", "tool_effects")
+    ),
     *_of_keyed("events"),
     *_of_keyed("snapshots"),
     Index(
@@ -291,6 +326,7 @@ INDEXES: tuple[Index, ...] = (
         fields=("messages",),
         only={"messages": {"$exists": True}},
     ),
+    *_of_keywords(),
     Index(
         name="tool_attempts_run_v1",
         collection="tool_attempts",
@@ -317,21 +353,27 @@ INDEXES: tuple[Index, ...] = (
         only={"touched_at": {"$exists": True}},
     ),
 )
-"""All indexes besides `_id`, which alone serves `commit_heads`, `erasures`, `messages`,
-`workspaces` and `payload_manifests`."""
+"""All indexes besides `_id`, which alone serves `commit_heads`, `erasures`, `keyword_lanes`,
+`keyword_state`, `messages`, `principals` and `payload_manifests`."""
 
 COLLECTIONS: tuple[str, ...] = (
+    "access_grants",
+    "access_tokens",
     "commit_heads",
     "conversation_messages",
     "conversations",
     "erasures",
     "events",
+    "keyword_lanes",
+    "keyword_rows",
+    "keyword_state",
     "media",
     "media_chunks",
     "messages",
     "payload_chunks",
     "payload_manifests",
     "positions",
+    "principals",
     "runs",
     "search_log",
     "snapshots",

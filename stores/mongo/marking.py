@@ -55,17 +55,27 @@ class Marker:
         change: Document = {"live": False, "mark": mark}
         for collection in ("events", "positions", "runs"):
             await self._database[collection].update_many(
-                reached, {"$set": change}, session=self._session
+                await self._by_run(collection, reached), {"$set": change}, session=self._session
             )
         # The search log has to hear of it; snapshots from before there was one name none.
         is_searched = {"$eq": [{"$type": "$conversation_id"}, "string"]}
         change["unindexed"] = {"$cond": [is_searched, True, "$$REMOVE"]}
         await self._database["snapshots"].update_many(
-            reached, [{"$set": change}], session=self._session
+            await self._by_run("snapshots", reached), [{"$set": change}], session=self._session
         )
         await self._mark_effects(branches, number, mark)
         for run_id in sorted({each["run_id"] for each in folded}):
             await self._fold_run(run_id)
+
+    async def _by_run(self, collection: str, reached: Document) -> Document:
+        """The query with the runs whose rows it finds, so that a cluster marks them where they are.
+
+        Only the search for them is every shard's.
+        """
+        key = "_id" if collection == "runs" else "run_id"
+        group: list[Document] = [{"$match": reached}, {"$group": {"_id": f"${key}"}}]
+        cursor = await self._database[collection].aggregate(group, session=self._session)
+        return {**reached, key: {"$in": [each["_id"] for each in await cursor.to_list()]}}
 
     async def _mark_effects(self, branches: Collection[str], number: int, mark: Mark) -> None:
         written: Document = {"branch": {"$in": sorted(branches)}, "number": {"$gte": number}}
@@ -79,9 +89,8 @@ class Marker:
             await self._replace("tool_effects", effect_document(row))
 
     async def _replace(self, collection: str, document: Document) -> None:
-        await self._database[collection].replace_one(
-            {"_id": document["_id"]}, document, session=self._session
-        )
+        query: Document = {name: document[name] for name in ("_id", "run_id") if name in document}
+        await self._database[collection].replace_one(query, document, session=self._session)
 
     async def _fold_run(self, run_id: str) -> None:
         for document in await self._transaction.find("runs", {"_id": run_id}):

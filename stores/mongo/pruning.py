@@ -53,7 +53,9 @@ class Pruner:
         if pruned:
             change: Document = {"live": False, "mark": "pruned", "pruned_at": SERVER_TIME}
             await self._transaction.database["snapshots"].update_many(
-                {"_id": {"$in": pruned}}, [{"$set": change}], session=self._transaction.session
+                {"_id": {"$in": pruned}, "run_id": {"$in": sorted(stored)}},
+                [{"$set": change}],
+                session=self._transaction.session,
             )
 
     async def _live(self, run_ids: set[str]) -> dict[str, list[SnapshotRow]]:

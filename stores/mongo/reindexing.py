@@ -76,7 +76,7 @@ async def reindex_conversation(
     run_ids = await _runs_of(database, workspace_id, conversation_id)
     await indexer.begin_again(conversation_id)
     for start in range(0, len(run_ids), _RUNS_AT_ONCE):
-        await _send_again(
+        await send_again(
             database, workspace_id, conversation_id, run_ids[start : start + _RUNS_AT_ONCE]
         )
     await indexer.catch_up(conversation_id)
@@ -97,7 +97,7 @@ async def _runs_of(database: Database, workspace_id: str, conversation_id: str) 
     return [each["_id"] async for each in found]
 
 
-async def _send_again(
+async def send_again(
     database: Database, workspace_id: str, conversation_id: str, run_ids: list[str]
 ) -> None:
     """Let the snapshots of these runs be logged once more; pruned ones name their messages, too."""

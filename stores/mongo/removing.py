@@ -17,6 +17,7 @@ from pymongo.asynchronous.client_session import AsyncClientSession
 from stores.conversation_records import ConversationRecord, RemovedConversation
 from stores.conversations import buried
 from stores.errors import ConversationNotFoundError
+from stores.mongo.access import GRANTS
 from stores.mongo.client import Database, MongoConnection
 from stores.mongo.conversation_documents import (
     conversation_document,
@@ -24,6 +25,8 @@ from stores.mongo.conversation_documents import (
     record_of,
 )
 from stores.mongo.documents import Document, head_id
+from stores.mongo.keyword_rows import ROWS, of_positions
+from stores.mongo.keyword_upkeep import bury_rows
 from stores.mongo.leftovers import View
 from stores.mongo.media_sweeping import MediaSweeper
 from stores.mongo.references import unreferred
@@ -44,8 +47,13 @@ OF_RUNS = ("events", "snapshots", "tool_effects", "tool_attempts", STREAMS)
 MARKED = frozenset({"events", "snapshots", "tool_effects", "positions"})
 """Those whose rows may be marked instead of removed."""
 
-OF_CONVERSATIONS = ("conversation_messages", LOG)
-"""Collections whose rows belong to one conversation, by its id and `workspace_id`."""
+OF_CONVERSATIONS: dict[str, Document] = {
+    "conversation_messages": {},
+    LOG: {"sequence": {"$gt": 0}},
+    GRANTS: {},
+}
+"""Collections whose rows belong to one conversation, by its id and `workspace_id`, and what names
+their index."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,10 +148,11 @@ class Remover:
         if keeps_inherited:
             kept = await self._inherited_positions(conversation_id)
             kept_runs = await self._runs_at(mine, kept)
-        for name in OF_CONVERSATIONS:  # first: the log keeps the messages that it names
-            await self._delete(name, mine)
+        for name, also in OF_CONVERSATIONS.items():  # first: the log keeps what it names
+            await self._delete(name, {**mine, **also})
+        await self._delete(ROWS, of_positions(self._workspace_id, conversation_id))
         await self.runs({**mine, "_id": {"$not": {"$in": kept_runs}}})
-        gone = {**mine, "position": {"$not": {"$in": kept}}}
+        gone = {**mine, "live": True, "position": {"$not": {"$in": kept}}}
         for name in ("variants", "turns"):
             await self._delete(name, gone)
 
@@ -153,14 +162,31 @@ class Remover:
         Each run with all that it has; beside the ones of a batch nothing is held in memory.
         """
         self.counts.update(dict.fromkeys(("runs", *OF_RUNS, "positions", "messages", "media"), 0))
-        found = self._database["runs"].find(query, _SHOWN)
-        batch: list[RunToRemove] = []
-        async for document in found:
-            batch.append(_run(document))
-            if len(batch) == _BATCH:
-                await self._remove_family(batch)
-                batch = []
-        await self._remove_family(batch)
+        for is_live in (True, False):  # an index serves either, none both
+            if query.get("live", is_live) != is_live:
+                continue
+            batch: list[RunToRemove] = []
+            async for document in self._database["runs"].find({**query, "live": is_live}, _SHOWN):
+                batch.append(_run(document))
+                if len(batch) == _BATCH:
+                    await self._remove_family(batch)
+                    batch = []
+            await self._remove_family(batch)
+
+    async def these_runs(self, run_ids: Sequence[str]) -> None:
+        """Remove these, and what is left of any; not what they delegated, and no search log."""
+        mine: Document = {"_id": {"$in": list(run_ids)}, "workspace_id": self._workspace_id}
+        known = {each: RunToRemove(run_id=each) for each in run_ids}
+        async for document in self._database["runs"].find(mine, _SHOWN):
+            known[document["_id"]] = _run(document)
+        runs = list(known.values())
+        for start in range(0, len(runs), _BATCH):
+            await self._remove_rows(runs[start : start + _BATCH])
+
+    async def messages(self, digests: Sequence[str]) -> None:
+        """Remove those that nothing refers to, with the media that no message names then."""
+        for start in range(0, len(digests), _BATCH):
+            await self._remove_messages(digests[start : start + _BATCH])
 
     async def _remove_family(self, batch: Sequence[RunToRemove]) -> None:
         if not batch:
@@ -174,7 +200,9 @@ class Remover:
             generations.append(children)
         for generation in reversed(generations):
             for start in range(0, len(generation), _BATCH):
-                await self._remove_runs(generation[start : start + _BATCH])
+                some = generation[start : start + _BATCH]
+                conversations = {each.conversation_id for each in some}
+                await self._remove_rows(some, forget=conversations)
 
     async def _delegates(self, parents: Sequence[str]) -> AsyncGenerator[RunToRemove]:
         query = {"workspace_id": self._workspace_id, "parent_run_id": {"$in": list(parents)}}
@@ -182,16 +210,17 @@ class Remover:
         async for document in found:
             yield _run(document)
 
-    async def _remove_runs(self, runs: Sequence[RunToRemove]) -> None:
-        """Rows of the runs first, the runs last."""
+    async def _remove_rows(
+        self, runs: Sequence[RunToRemove], *, forget: AbstractSet[str] = frozenset()
+    ) -> None:
+        """Rows of the runs first, the runs last; `forget`: conversations whose search has them."""
         self.counts["executions"] += await self._before(runs)
         ids = [each.run_id for each in runs]
         digests = await self._messages_of(ids)
         for name in (*OF_RUNS, "positions"):
             self.counts[name] += await delete_of_runs(self._database, name, self._workspace_id, ids)
-        await self._forget_search({each.conversation_id for each in runs}, ids)
-        for start in range(0, len(digests), _BATCH):
-            await self._remove_messages(digests[start : start + _BATCH])
+        await self._forget_search(forget, ids)
+        await self.messages(digests)
         await self._close_heads(runs)
         await self._delete("runs", {"_id": {"$in": ids}, "workspace_id": self._workspace_id})
         await self._told(self.counts)
@@ -217,6 +246,7 @@ class Remover:
                 "run_id": {"$in": list(run_ids)},
                 "workspace_id": self._workspace_id,
                 "live": is_live,
+                "message": {"$exists": True},
             }
             pipeline: list[Document] = [{"$match": match}, {"$group": {"_id": "$message"}}]
             found = await self._database["positions"].aggregate(pipeline)
@@ -247,11 +277,13 @@ class Remover:
         key = conversation_key(self._workspace_id, conversation_id)
 
         async def bury(session: AsyncClientSession) -> None:
-            found = await heads.find_one({"_id": key}, session=session)
+            mine = {"_id": key, **key}
+            found = await heads.find_one(mine, session=session)
             if found is not None:
                 head = buried(record_of(ConversationRecord, found), now)
                 document = conversation_document(head)
-                await heads.replace_one({"_id": key}, document, session=session)
+                await heads.replace_one(mine, document, session=session)
+                await bury_rows(self._database, session, head)
                 return
             runs = self._database["runs"]
             if await runs.find_one({**key, "live": True}, {"_id": 1}, session=session) is None:
@@ -264,7 +296,7 @@ class Remover:
         return sorted(await self._database["turns"].distinct("position", query))
 
     async def _runs_at(self, mine: Document, positions: Sequence[int]) -> list[str]:
-        query = {**mine, "position": {"$in": list(positions)}}
+        query = {**mine, "live": True, "position": {"$in": list(positions)}}
         return list(await self._database["variants"].distinct("run_id", query))
 
     async def _delete(self, collection: str, query: Document) -> None:

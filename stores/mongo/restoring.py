@@ -28,12 +28,14 @@ from stores.mongo.client import Database, MongoConnection
 from stores.mongo.conversation_documents import (
     conversation_document,
     conversation_key,
+    record_of,
     turn_document,
     variant_document,
 )
 from stores.mongo.documents import MAX_PLAIN_RANGES, Document
 from stores.mongo.exporting import IMPORTED, ROWS
 from stores.mongo.failures import store_errors
+from stores.mongo.keyword_reindexing import index_conversation
 from stores.mongo.media import media_id
 from stores.mongo.writing import put_body
 from stores.public_ids import new_public_id
@@ -143,7 +145,7 @@ class Restorer:
         for kind, lines in _pages(export_lines(path)):
             match kind:
                 case "run":
-                    last["runs"] += [self._run_document(each) for each in lines]
+                    last["runs"] += [self._run_document(each, now) for each in lines]
                 case "conversation":
                     last["conversations"] += [self._head_document(each, now) for each in lines]
                 case "media":
@@ -158,6 +160,8 @@ class Restorer:
         for name, documents in (*last.items(),):
             for start in range(0, len(documents), _PAGE):
                 await self._database[name].insert_many(documents[start : start + _PAGE])
+        for each in last["conversations"]:
+            await index_conversation(self._connection, record_of(ConversationRecord, each))
 
     async def _put_rows(self, path: Path, kind: str, lines: list[Line], run: Document) -> None:
         if kind not in ROWS:
@@ -168,8 +172,10 @@ class Restorer:
             rows = [{**each, **conversation, "unindexed": True} for each in rows]
         await self._database[kind].insert_many(rows)
 
-    def _run_document(self, line: Line) -> Document:
+    def _run_document(self, line: Line, now: datetime) -> Document:
         document = self._here(self._renamed(line))
+        if self._suffix:
+            document["public_id"] = new_public_id(now)
         return {"_id": document.pop("run_id"), "live": True, **document}
 
     def _renamed(self, line: Line) -> Document:

@@ -249,7 +249,7 @@ class SearchIndexer:
         await log.append(append, logged)
         for is_live in (True, False):
             ids = [each["_id"] for each in found if each["live"] is is_live]
-            await self._settle({"_id": {"$in": ids}, "live": is_live})
+            await self._settle({"_id": {"$in": ids}, "run_id": run.run_id, "live": is_live})
 
     async def _log_by_hash(
         self,

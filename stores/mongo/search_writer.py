@@ -144,7 +144,9 @@ class SearchLogWriter:
             ("sequence", "places", "hashes", "messages", "changes", "inherited", "renewed"), 1
         )
         fields |= dict.fromkeys(("dropped", "unreadable", "overlapped", "is_reset"), 1)
-        async for document in self._log.find(of_run(run_id), fields).sort("sequence", 1):
+        place = {"workspace_id": self._workspace_id, "conversation_id": self._conversation_id}
+        query = {**of_run(run_id), **place}  # which finds the shard
+        async for document in self._log.find(query, fields).sort("sequence", 1):
             logged.take(document)
         inherited = [each for each in logged.held.values() if each.is_inherited]
         sequences = sorted({each.at.sequence for each in inherited})

@@ -19,6 +19,7 @@ from stores.mongo.existing import message_log
 from stores.mongo.exporting import Exporter
 from stores.mongo.failures import store_errors
 from stores.mongo.fitness import initialise_database, verify_database
+from stores.mongo.keyword_index import KeywordMemory, MongoKeywords
 from stores.mongo.media import MongoMediaStore
 from stores.mongo.reading import MongoReads
 from stores.mongo.recent import RecentCommits
@@ -26,8 +27,10 @@ from stores.mongo.removing import Before
 from stores.mongo.restoring import Restorer
 from stores.mongo.retaining import Retainer
 from stores.mongo.retaining import Tell as RetentionTell
+from stores.mongo.run_rows import MongoRunRows
 from stores.mongo.search_index import SearchIndex, SearchMemory
 from stores.mongo.search_texts import SearchTexts
+from stores.mongo.standing import Standing, read_standing
 from stores.mongo.streaming import MongoStreams
 from stores.mongo.sweeping import Sweep, Sweeper, Tell
 from stores.mongo.transactions import Transaction
@@ -61,6 +64,7 @@ class MongoStepStore(MongoReads):
         media_threshold_bytes: int = DEFAULT_THRESHOLD_BYTES,
         search_analyzer: AnalyzerName = "standard",
         redaction: Redaction = NO_REDACTION,
+        keyword_memory: KeywordMemory | None = None,
     ) -> None:
         """Bind the store; nothing is connected before the first call.
 
@@ -74,6 +78,7 @@ class MongoStepStore(MongoReads):
             media_threshold_bytes: content of this size and above goes there.
             search_analyzer: of the index; another one than it was made with needs `reindex`.
             redaction: what is masked in all that is written.
+            keyword_memory: what keyword search may keep in memory; 256 MiB by default.
 
         Raises:
             ValueError: not exactly one of `client` and `db_url`, no `database`, or a bound or a
@@ -83,6 +88,7 @@ class MongoStepStore(MongoReads):
         self._redaction = redaction
         self._recent = RecentCommits()
         self._search = SearchMemory(search_analyzer)
+        self._keywords = keyword_memory or KeywordMemory()
         self._bound = check_bound(max_snapshots_per_run)
         connection = MongoConnection(client=client, db_url=db_url, database=database)
         self._media = MessageMedia(
@@ -97,6 +103,9 @@ class MongoStepStore(MongoReads):
         self._workspace_id = check_identifier("workspace_id", workspace_id)
         self._media = self._media.for_workspace(workspace_id)
         media_store = self._media.media_store
+        self._checks_media = isinstance(media_store, MongoMediaStore) and media_store.is_in(
+            connection
+        )
         texts = SearchTexts(connection, self._media)
         self._index = self._search.index(connection, texts, workspace_id)
         self._commits = MongoCommits(
@@ -104,7 +113,7 @@ class MongoStepStore(MongoReads):
             self._recent,
             workspace_id=workspace_id,
             max_snapshots_per_run=self._bound,
-            checks_media=isinstance(media_store, MongoMediaStore) and media_store.is_in(connection),
+            checks_media=self._checks_media,
             indexer=self._index.indexer,
         )
 
@@ -147,6 +156,21 @@ class MongoStepStore(MongoReads):
             self._connection, workspace_id=self._workspace_id, redaction=self._redaction
         )
 
+    @property
+    def keywords(self) -> MongoKeywords:
+        """See `StepStore.keywords`."""
+        return MongoKeywords(self._connection, self._keywords)
+
+    @property
+    def rows(self) -> MongoRunRows:
+        """The rows of this workspace's runs, to be compared with their histories and mended."""
+        return MongoRunRows(
+            self._connection,
+            self._media,
+            workspace_id=self._workspace_id,
+            checks_media=self._checks_media,
+        )
+
     def for_workspace(self, workspace_id: str) -> "MongoStepStore":
         """See `StepStore.for_workspace`."""
         store = copy.copy(self)
@@ -161,10 +185,39 @@ class MongoStepStore(MongoReads):
         """See `StepStore.verify`."""
         await verify_database(self._connection)
 
+    async def read_standing(self) -> Standing:
+        """What an operator of the whole database has to look after, over all workspaces."""
+        return await read_standing(self._connection)
+
     async def aclose(self) -> None:
         """See `StepStore.aclose`. Store objects of other workspaces are closed with this one."""
         await self._media.aclose()
         await self._connection.close()
+
+    async def prune_details(
+        self, *, age: timedelta, now: datetime, is_dry: bool = True, all_workspaces: bool = False
+    ) -> Retained:
+        """Remove events and effects of runs that ended so long ago, as a policy would that says so.
+
+        Args:
+            age: more than Temporal keeps workflows, which may be reset until then.
+            now: what the age is counted from; is kept with each run.
+            is_dry: only count the runs.
+            all_workspaces: not this store's alone.
+        """
+        policy = RetentionPolicy(details_days=age / timedelta(days=1))
+        done = Retained(is_dry=is_dry)
+        ids = await self.workspace_ids() if all_workspaces else [self._workspace_id]
+        for each in ids:
+            store = self.for_workspace(each)
+            found = await store.retain(policy, temporal_keeps=timedelta(), now=now, is_dry=is_dry)
+            done = done.plus(
+                looked_at=found.looked_at,
+                detailed=found.detailed,
+                rows=found.rows,
+                unresolved=found.unresolved,
+            )
+        return done
 
     async def sweep_payloads(
         self, *, grace: timedelta, namespace: str, is_needed: IsNeeded, is_dry: bool

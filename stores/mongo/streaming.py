@@ -8,8 +8,9 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import AbstractContextManager, asynccontextmanager
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
+from opentelemetry import metrics
 from pymongo import WriteConcern
 from pymongo.asynchronous.change_stream import AsyncDatabaseChangeStream
 from pymongo.asynchronous.collection import AsyncCollection
@@ -22,6 +23,11 @@ from stores.mongo.documents import Document
 from stores.mongo.failures import store_errors
 from stores.paging import microseconds, time_at
 from stores.streaming import StreamChunk, StreamItem, StreamTake, StreamWatch, following
+from telemetry_names import STREAM_LAG
+
+_LAG = metrics.get_meter("perdure").create_histogram(
+    STREAM_LAG.name, unit=STREAM_LAG.unit, description=STREAM_LAG.help
+)
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -54,6 +60,7 @@ class MongoStreams:
             **place,
             "first": chunk.first,
             "items": [[item.kind, item.text] for item in chunk.items],
+            "written_at": microseconds(_now()),
             "expires_at": expires_at,
         }
         with self._errors("write the stream", chunk.take.run_id):
@@ -79,6 +86,8 @@ class MongoStreams:
         query = {**self._place(take), "first": {"$gte": first}}
         with self._errors("read the stream", take.run_id):
             found = await self._chunks.find(query, sort=[("first", 1)]).to_list()
+        if first:  # a reader that begins is not late, whatever it finds
+            _record_lag(found)
         return following([_chunk(each, take) for each in found], first)
 
     @asynccontextmanager
@@ -134,6 +143,16 @@ class MongoStreams:
 
     def _errors(self, attempt: str, run_id: str) -> AbstractContextManager[None]:
         return store_errors(f"{attempt} of run {run_id!r}", self._connection.where)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)  # noqa: TID251 - outside workflow code
+
+
+def _record_lag(found: list[Document]) -> None:
+    now = _now()
+    for written_at in filter(None, (each.get("written_at") for each in found)):
+        _LAG.record(max((now - time_at(written_at)).total_seconds(), 0))
 
 
 class _ChangeWatch:

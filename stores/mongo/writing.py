@@ -138,8 +138,8 @@ class PlanWriter:
 
 
 def _expected(document: Document) -> Document:
-    """What the document that this one replaces must look like."""
-    expected: Document = {"_id": document["_id"]}
+    """What the document that this one replaces must look like; its run finds the shard."""
+    expected: Document = {name: document[name] for name in ("_id", "run_id") if name in document}
     if "revision" in document:
         expected["revision"] = document["revision"] - 1
     return expected

@@ -3,17 +3,24 @@
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("activities", "agents", "cli", "stores", "workflows")
+PACKAGES = ("activities", "agents", "api", "cli", "stores", "telemetry", "workflows")
 ENTRY_POINTS = (
     "client.py",
     "converter.py",
+    "health.py",
     "payload_codec.py",
     "payload_driver.py",
+    "recordings.py",
     "redacting.py",
+    "replay_testing.py",
     "retaining.py",
     "sandbox.py",
     "settings.py",
+    "telemetry_names.py",
+    "temporal_tls.py",
     "worker.py",
+    "worker_options.py",
+    "worker_processes.py",
 )
 
 

@@ -3,7 +3,6 @@ import tomllib
 from typing import Any
 
 import pytest
-import yaml
 from packaging.requirements import Requirement
 
 from tests.architecture.source_tree import ROOT
@@ -23,11 +22,6 @@ def locked_versions(name: str) -> dict[tuple[str, str], str]:
 
 def project() -> dict[str, Any]:
     loaded: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return loaded
-
-
-def compose() -> dict[str, Any]:
-    loaded: dict[str, Any] = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())
     return loaded
 
 
@@ -71,25 +65,3 @@ def test_the_parts_of_pydantic_ai_are_of_one_version() -> None:
     assert {version for name, version in locked.items() if name.startswith("pydantic-ai")} == {
         locked["pydantic-graph"]
     }
-
-
-def test_compose_starts_the_worker_after_its_servers_and_init() -> None:
-    services = compose()["services"]
-
-    assert set(services) == {"init", "mongo", "temporal", "worker"}
-    assert services["init"]["depends_on"] == {
-        "mongo": {"condition": "service_healthy"},
-        "temporal": {"condition": "service_healthy"},
-    }
-    assert services["worker"]["depends_on"] == {
-        "init": {"condition": "service_completed_successfully"}
-    }
-    assert services["worker"]["environment"] == services["init"]["environment"]
-    assert "--replSet" in services["mongo"]["command"]
-
-
-def test_the_image_runs_the_worker_as_an_ordinary_user() -> None:
-    lines = (ROOT / "deploy" / "Dockerfile").read_text().splitlines()
-
-    assert 'CMD ["python", "worker.py"]' in lines
-    assert "USER 10001" in lines

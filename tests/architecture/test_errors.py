@@ -5,8 +5,11 @@ from pathlib import Path
 
 import agents.local_model
 import cli.processes
-import client
+import health
+import settings
 import stores.errors
+import telemetry.providers
+import temporal_tls
 import workflows.agents
 import workflows.conversation_refusals
 import workflows.delegates
@@ -22,8 +25,11 @@ def test_every_public_error_class_is_explained() -> None:
     for module in (
         agents.local_model,
         cli.processes,
-        client,
+        health,
+        settings,
         stores.errors,
+        telemetry.providers,
+        temporal_tls,
         workflows.agents,
         workflows.delegates,
         workflows.direct,

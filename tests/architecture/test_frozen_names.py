@@ -12,7 +12,15 @@ from pydantic_ai.durable_exec.temporal import PydanticAIPlugin
 from temporalio import workflow
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
-from activities import boundaries, conversations, history, naming, reconciling, searching
+from activities import (
+    boundaries,
+    conversations,
+    history,
+    naming,
+    reconciling,
+    searching,
+    sessions,
+)
 from activities.boundaries import BoundaryActivities
 from activities.conversations import ConversationActivities
 from activities.history import HistoryActivities
@@ -20,6 +28,7 @@ from activities.naming import NamingActivities
 from activities.reconciling import ReconcileActivities
 from activities.retaining import RetentionActivities
 from activities.searching import SearchActivities
+from activities.sessions import SessionActivities
 from agents.assistant import agent as assistant
 from agents.conversation.agent import chat_agent
 from agents.orders import agent as orders
@@ -29,6 +38,8 @@ from sandbox import workflow_runner
 from stores import operations, rebuilding
 from stores.conversation_rows import turn_run_id
 from stores.memory import InMemoryStepStore
+from stores.reading.reader import Library
+from stores.reading.task_keys import CALL_METADATA, delegate_run_id
 from stores.search.rendering import TOOL_NAME
 from workflows import (
     agent_run_models,
@@ -40,6 +51,7 @@ from workflows import (
     names,
     parking,
     recording,
+    session_history,
     steering,
     turn_input,
 )
@@ -91,6 +103,7 @@ def test_activity_names() -> None:
     store = InMemoryStepStore()
     loading = HistoryActivities(store)
     reconciling_tools = ReconcileActivities(find_reconcile)
+    reading = SessionActivities(Library(store=store))
     registered = [
         *BoundaryActivities(store).activities,
         loading.load_history,
@@ -98,6 +111,8 @@ def test_activity_names() -> None:
         loading.load_snapshot,
         reconciling_tools.reconcile_tool_effect,
         SearchActivities(store).search_conversation_history,
+        reading.session_search,
+        reading.session_read,
         *ConversationActivities(store).activities,
         NamingActivities(store).name_conversation,
         RetentionActivities(_retain_nothing).apply_retention,
@@ -115,6 +130,8 @@ def test_activity_names() -> None:
         "load_snapshot",
         "reconcile_tool_effect",
         "search_conversation_history",
+        "session_search",
+        "session_read",
         "open_conversation",
         "admit_message",
         "begin_turn",
@@ -141,11 +158,16 @@ def test_other_names() -> None:
     assert names.CONVERSATION_SEARCH == "conversation_search"
     assert names.SEARCH_TOOLSET == "conversation-search"
     assert names.SEARCH_ACTIVITY == TOOL_NAME == "search_conversation_history"
+    assert names.SESSION_HISTORY == "session_history"
+    assert names.SESSION_TOOLSET == "session-history"
+    assert names.SESSION_SEARCH_ACTIVITY == session_history.SEARCH_TOOL == "session_search"
+    assert names.SESSION_READ_ACTIVITY == session_history.READ_TOOL == "session_read"
     assert names.LINEAGE_HEADER == "perdure-lineage"
     assert names.RESOLVE_UPDATE == "resolve_tool_effect"
     assert names.APPROVE_UPDATE == "decide_approval"
     assert names.EFFECT_POLICIES_PATCH == "effect-policies"
     assert names.APPROVALS_PATCH == "approvals"
+    assert names.RESULTS_PATCH == "results-in-workflow"
     assert (rebuilding.TURN_METADATA, rebuilding.PATH_METADATA) == ("turn", "turn_path")
     bundled = (scripted.name, assistant.name, orders.name, chat_agent.name)
     assert bundled == ("scripted", "assistant", "orders", "conversation")
@@ -155,6 +177,10 @@ def test_names_of_delegates() -> None:
     """Tool calls in histories hold the tool's name, and starts of children the child's id."""
     assert delegate("a b", description="").name == "ask_a_b"
     assert child_run_id("parent", 7, 2, 1) == "delegate-c701b4a33c3071d4c9f5a1c3543d2201"
+    assert CALL_METADATA == "delegated_by"
+    assert delegate_run_id("parent", "2/0", activity_index=0, order=1) == (
+        "053815dd7188865edca424804c030546f11d7fd82b181a1dbf38560d0b29133c"
+    )
 
 
 def test_ids_of_conversations_and_their_turns() -> None:
@@ -179,11 +205,18 @@ FIELDS: dict[type[BaseModel], tuple[list[str], list[str]]] = {
         ["registration_id", "run_id"],
     ),
     boundaries.RegistrationIdentityResult: (
-        ["boundary_mode", "hop_bounds", "registration_id", "search_attributes", "tool_effects"],
+        [
+            "boundary_mode",
+            "hop_bounds",
+            "registration_id",
+            "routes",
+            "search_attributes",
+            "tool_effects",
+        ],
         ["registration_id"],
     ),
     boundaries.HopBounds: (
-        ["events", "requests", "size_bytes", "updates"],
+        ["events", "newest_build", "requests", "size_bytes", "updates"],
         ["events", "size_bytes", "updates"],
     ),
     boundaries.CommitBoundariesRequest: (
@@ -231,6 +264,12 @@ FIELDS: dict[type[BaseModel], tuple[list[str], list[str]]] = {
     history.LoadSnapshotResult: (["messages"], ["messages"]),
     history.LoadUsageRequest: (["run_id", "workspace_id"], ["run_id"]),
     history.LoadUsageResult: (["usage"], []),
+    sessions.SessionSearchRequest: (["parameters", "principal", "workspace_id"], []),
+    sessions.SessionReadRequest: (
+        ["parameters", "principal", "session_id", "workspace_id"],
+        ["session_id"],
+    ),
+    sessions.SessionResult: (["text"], ["text"]),
     searching.SearchHistoryRequest: (
         [
             "analyzer",

@@ -16,6 +16,7 @@ VIOLATIONS = {
     "protocols": ("workflows", "import stores.memory"),
     "independent-stores": ("stores/mongo", "import stores.memory"),
     "no-temporal-in-stores": ("stores", "import temporalio.activity"),
+    "api": ("api", "import workflows.names"),
     "agents": ("agents", "import stores.records"),
 }
 """For each contract a package and a line that must not stand in it."""

@@ -90,6 +90,7 @@ def test_it_tells_what_would_go_and_removes_it_when_told_to(
         "media_size_bytes": 0,
         "grace_days": 1.5,
         "payloads": None,
+        "details": None,
         "workspace_id": "lab",
     }
     removed = perdure("gc", "--delete")
@@ -98,12 +99,16 @@ def test_it_tells_what_would_go_and_removes_it_when_told_to(
     assert database["media_chunks"].count_documents({}) == 0
     assert removed.stderr == ""
     assert database["messages"].count_documents({}) == 2
+    details = perdure.document("gc", "--details-days", "1")["details"]
+    assert details == {"runs": 0, "rows": 0, "open": 0}
 
 
 @pytest.mark.parametrize("days", ["0", "-1", "0.04", "nan", "inf", "99999"])
 def test_a_grace_period_out_of_range_is_wrong_usage(days: str) -> None:
     with pytest.raises(WrongUsageError, match="is out of range; pass an hour"):
         gc_command(grace_days=float(days), delete=True)
+    with pytest.raises(WrongUsageError, match="--details-days"):
+        gc_command(details_days=float(days), delete=True)
 
 
 def test_a_database_without_the_indexes_is_not_swept(perdure: Perdure) -> None:

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 STARTED_WITHIN = timedelta(seconds=45)
 ENDED_WITHIN = timedelta(seconds=30)
 
-PARTS = ("worker.py", "start-dev", "mongod")
+PARTS = ("worker.py", "cli.main\0api", "start-dev", "mongod")
 """What tells the children's command lines apart, in the order in which they are stopped."""
 
 
@@ -51,7 +51,7 @@ async def _run(data_dir: Path, *arguments: str, **variables: str) -> Process:
     ports = [] if "--mongodb-port" in arguments else ["--mongodb-port", "0"]
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "cli.main", "dev", "--data-dir", str(data_dir)),
-        *("--temporal-port", "0", *ports, *arguments),
+        *("--temporal-port", "0", "--api-port", "0", *ports, *arguments),
         stdout=PIPE,
         stderr=PIPE,
         env={**os.environ, **variables},

@@ -7,6 +7,7 @@ import pytest
 from pydantic_ai.messages import ModelMessage
 from pymongo import MongoClient
 
+from stores.conversation_records import ConversationSpec, SubmittedMessage
 from stores.mongo.steps import MongoStepStore
 from tests.cli.test_commands import NOWHERE, Perdure
 from tests.stores.records import run_record, snapshot
@@ -62,3 +63,28 @@ def test_a_conversation_is_searched_and_its_index_made_anew(
         assert perdure.document("reindex") == {"conversations": 1, "runs": 2, "messages": 4}
         found = perdure.document("search", "sea", "whale")
         assert (len(found["matches"]), found["note"]) == (1, None)
+
+
+@pytest.mark.spec("HS-66")
+def test_the_keyword_index_is_made_anew(mongodb_uri: str, mongodb_database: str) -> None:
+    async def talk() -> None:
+        store = MongoStepStore(db_url=mongodb_uri, database=mongodb_database)
+        await store.initialise()
+        spec = ConversationSpec(agent="conversation")
+        await store.conversations.open("sea", spec, now=at(0))
+        said = SubmittedMessage(message_id="m", text="the blue whale")
+        await store.conversations.admit("sea", said, now=at(0))
+        await store.aclose()
+
+    asyncio.run(talk())
+    client: MongoClient[dict[str, Any]] = MongoClient(mongodb_uri)
+    rows = client[mongodb_database]["keyword_rows"]
+    rows.delete_many({})
+    settings = {"mongodb_uri": mongodb_uri, "mongodb_database": mongodb_database}
+    perdure = Perdure({**settings, "temporal_address": NOWHERE})
+
+    assert perdure.document("reindex", "--keyword") == {"conversations": 1, "turns": 1}
+    told = perdure("reindex", "--keyword").stdout
+    assert told == "indexed 1 turns in 1 conversations\n"
+    assert rows.count_documents({"field": "prompt", "live": True}) == 1
+    client.close()

@@ -12,6 +12,7 @@ from tests.helpers.script import Call, make_agent, script
 from tests.helpers.user_agents import SCRIPT_IN_PRODUCTION
 from workflows.conversation_search import ConversationSearch
 from workflows.delegates import delegate
+from workflows.session_history import SessionHistory
 
 ANYTHING = "Follows a script."
 
@@ -47,6 +48,7 @@ IN_PRODUCTION: list[Agent[Any, Any]] = [
     make_agent("lead", tools=[delegate("script", description=ANYTHING)]),
     GREETER,
     make_agent("finder", also=[ConversationSearch()]),
+    make_agent("clerk", also=[SessionHistory()]),
 ]
 """With the timeouts and retries that agents have by default."""
 

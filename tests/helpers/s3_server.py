@@ -23,6 +23,7 @@ class S3Server:
     """The process, which may be killed, and what a client needs."""
 
     directory: Path
+    log_path: Path
     port: int
     process: subprocess.Popen[bytes]
 
@@ -41,6 +42,10 @@ class S3Server:
             "secret_access_key": SECRET,
         }
 
+    def parts_received(self) -> int:
+        """Of uploads in parts, so far."""
+        return self.log_path.read_text().count(": put multipart upload ")
+
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
@@ -55,13 +60,13 @@ def s3_server(directory: Path, port: int = 0) -> Generator[S3Server]:
         free.bind(("127.0.0.1", port))
         port = free.getsockname()[1]
     rclone = Path(sys.executable).parent / "rclone"
-    options = ["--addr", f"127.0.0.1:{port}", "--auth-key", f"{KEY},{SECRET}"]
-    process = subprocess.Popen(
-        [rclone, "serve", "s3", directory, *options],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    server = S3Server(directory=directory, port=port, process=process)
+    options = ["-vv", "--addr", f"127.0.0.1:{port}", "--auth-key", f"{KEY},{SECRET}"]
+    log_path = directory.with_name(f"{directory.name}.log")
+    with log_path.open("ab") as log:
+        process = subprocess.Popen(
+            [rclone, "serve", "s3", directory, *options], stdout=log, stderr=log
+        )
+    server = S3Server(directory=directory, log_path=log_path, port=port, process=process)
     try:
         _await_port(server)
         yield server

@@ -87,6 +87,16 @@ async def _ask_first(ctx: RunContext[object], text: str) -> str:
 ask_first = Tool(_ask_first, name="ask_first", metadata={"effect": "idempotent"})
 
 
+async def _odd_in_workflow() -> bytes:
+    """Return, from inside the workflow, what is no UTF-8."""
+    return b"\xff\xfe"
+
+
+odd_in_workflow = Tool(
+    _odd_in_workflow, name="odd_in_workflow", metadata={"temporal": False, "effect": "read"}
+)
+
+
 def make_agent(
     name: str | None = "script",
     *,
@@ -99,7 +109,11 @@ def make_agent(
     agent = Agent(
         FunctionModel(follow),
         name=name,
-        tools=[*tools, Tool(pay), Tool(pay, name="order", requires_approval=True), ask_first],
+        tools=[
+            *tools,
+            *(Tool(pay), Tool(pay, name="order", requires_approval=True), ask_first),
+            odd_in_workflow,
+        ],
         capabilities=capabilities,
     )
 

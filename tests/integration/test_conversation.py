@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,10 @@ from uuid import uuid4
 
 import pytest
 import pytest_asyncio
+from pydantic_ai import Agent
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.usage import RequestUsage, UsageLimits
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.common import RetryPolicy
 from temporalio.service import RPCError
@@ -19,6 +24,7 @@ from temporalio.workflow import ActivityConfig
 from stores.conversation_records import Turn
 from stores.conversation_rows import ConversationRows
 from stores.errors import ConversationNotFoundError
+from stores.faulty import Fault, FaultPlan, with_faults
 from stores.memory import InMemoryStepStore
 from stores.rebuilding import rebuild_conversation
 from tests.helpers.chatting import EchoModel, prompts
@@ -29,6 +35,7 @@ from tests.helpers.speaking import words as words_of
 from tests.helpers.workers import replay, running_worker
 from workflows.conversation_models import ConversationStatus
 from workflows.conversation_refusals import ConversationRefusedError, TurnFailedError
+from workflows.durable import durable
 from workflows.durable_conversation import DurableConversation
 
 pytestmark = pytest.mark.integration
@@ -100,6 +107,14 @@ class DurableTalking:
                 await rows.put_variants([replace(each, content="?", order=0) for each in own])
 
         await self.store.conversations.transact("spoil", work)
+
+    async def is_open(self, conversation: DurableConversation) -> bool:
+        """Whether its workflow runs."""
+        try:
+            status = await self.state_of(conversation.workflow_id)
+        except RPCError:
+            return False
+        return status is WorkflowExecutionStatus.RUNNING
 
     async def state_of(self, run_id: str) -> WorkflowExecutionStatus | None:
         return (await self.client.get_workflow_handle(run_id).describe()).status
@@ -290,6 +305,46 @@ async def test_a_message_in_mid_turn_follows_the_policy(talk: DurableTalking) ->
     assert [each.record.status for each in turns] == ["cancelled", "completed", "failed"]
 
 
+@pytest.mark.parametrize("is_reported", [False, True])
+async def test_what_is_said_while_the_end_of_a_run_is_committed_is_answered_all_the_same(
+    temporal: Client,
+    memory: InMemoryStepStore,
+    task_queue: str,
+    tmp_path: Path,
+    *,
+    is_reported: bool,
+) -> None:
+    """By the run, whose last task is repeated, or, when that is reported, by a turn of its own."""
+    waits = Fault(name="ending", action="wait", holds="run_completed", until=tmp_path / "go")
+    fails = Fault(name="away", action="fail", holds="run_completed")
+    plan = FaultPlan(directory=tmp_path, faults=(fails, waits) if is_reported else (waits,))
+    echo = EchoModel()
+    talk = DurableTalking(temporal, memory, task_queue, echo)
+    async with running_worker(temporal, with_faults(memory, plan), [echo.agent()], task_queue):
+        conversation = talk.begin()
+        first = asyncio.create_task(conversation.say("one"))
+        await eventually(lambda: plan.has_fired("ending"))
+        ticket = await conversation.steer("and this", message_id="s")
+        assert (ticket.is_steer, ticket.answer.position) == (True, 0)
+        (tmp_path / "go").touch()
+        reply = await first
+        expected: list[tuple[str, tuple[str, ...]]] = [("one", ()), ("and this", ())]
+        if not is_reported:
+            expected = [("one", ("and this",))]
+
+        async def are_answered() -> bool:
+            turns = await talk.finished(conversation)
+            return [(each.record.prompt, each.record.steers) for each in turns] == expected
+
+        await eventually(are_answered)
+        assert reply.output == ("reply 1" if is_reported else "reply 2")
+        assert [prompts(each) for each in echo.seen] == [["one"], ["one", "and this"]]
+        (turn, *_) = await talk.turns(conversation)
+        assert turn.active is not None
+        for run_id in (conversation.workflow_id, turn.active.run_id):
+            await replay(temporal.get_workflow_handle(run_id), [echo.agent()])
+
+
 async def test_a_full_queue_and_a_closed_conversation_refuse(talk: DurableTalking) -> None:
     conversation = talk.begin(queue_limit=1)
     first = asyncio.create_task(conversation.say("wait"))
@@ -374,20 +429,58 @@ async def test_a_conversation_that_is_cancelled_or_terminated_never_terminates_i
     assert [each.record.status for each in turns] == ["cancelled", "cancelled", "completed"]
 
 
+@pytest.mark.spec("CV-17", "CV-21")
+async def test_each_turn_has_the_limits_of_its_conversation_and_one_line_in_the_log(
+    temporal: Client,
+    memory: InMemoryStepStore,
+    task_queue: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def answer(_: list[ModelMessage], __: AgentInfo) -> ModelResponse:
+        usage = RequestUsage(input_tokens=1, output_tokens=1, cost=Decimal("0.02"))
+        return ModelResponse([TextPart("that was dear")], usage=usage)
+
+    dear = Agent(FunctionModel(answer), name="dear", capabilities=durable())
+    talk = DurableTalking(temporal, memory, task_queue, EchoModel())
+    caplog.set_level("INFO", logger="activities.conversations")
+    async with running_worker(temporal, memory, [dear], task_queue):
+        limits = UsageLimits(request_limit=2, cost_limit=Decimal("0.01"))
+        bounded = talk.begin(agent="dear", usage_limits=limits)
+        with pytest.raises(TurnFailedError, match="cost_limit"):
+            await bounded.say("what of it?")
+        free = talk.begin(agent="dear")
+        assert (await free.say("what of it?")).output == "that was dear"
+        assert (await free.say("and now?")).usage.cost == Decimal("0.02"), "of each turn"
+    assert [each.getMessage() for each in caplog.records] == [
+        f"turn 0 of conversation {bounded.conversation_id!r}: 11 characters, 0 messages",
+        f"turn 0 of conversation {free.conversation_id!r}: 11 characters, 0 messages",
+        f"turn 1 of conversation {free.conversation_id!r}: 8 characters, 2 messages",
+    ]
+
+
+async def test_a_say_that_a_closing_workflow_aborts_is_repeated(
+    temporal: Client, memory: InMemoryStepStore, task_queue: str
+) -> None:
+    talk = DurableTalking(temporal, memory, task_queue, EchoModel())
+    conversation = talk.begin()
+    saying = asyncio.create_task(conversation.say("one", message_id="m"))
+    await eventually(lambda: talk.is_open(conversation))
+    closing = temporal.get_workflow_handle(conversation.workflow_id)
+    first = (await closing.describe()).run_id
+    await closing.terminate()
+    async with running_worker(temporal, memory, [talk.echo.agent()], task_queue):
+        assert (await saying).output == "reply 1"
+    assert (await closing.describe()).run_id != first
+    assert [each.record.prompt for each in await talk.turns(conversation)] == ["one"]
+
+
 async def test_a_say_that_its_caller_cancels_is_not_repeated(
     temporal: Client, memory: InMemoryStepStore, task_queue: str
 ) -> None:
-    conversation = DurableTalking(temporal, memory, task_queue, EchoModel()).begin()
+    talk = DurableTalking(temporal, memory, task_queue, EchoModel())
+    conversation = talk.begin()
     saying = asyncio.create_task(conversation.say("nobody works here"))
-    handle = temporal.get_workflow_handle(conversation.workflow_id)
-
-    async def is_open() -> bool:
-        try:
-            return (await handle.describe()).status is WorkflowExecutionStatus.RUNNING
-        except RPCError:
-            return False
-
-    await eventually(is_open)
+    await eventually(lambda: talk.is_open(conversation))
     saying.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(saying, 5)

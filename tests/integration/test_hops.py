@@ -10,9 +10,18 @@ import pytest
 from pydantic_ai import Agent, RunContext
 from pydantic_ai.messages import ModelMessage
 from pydantic_ai.usage import RunUsage, UsageLimits
-from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.client import (
+    Client,
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowUpdateFailedError,
+)
 from temporalio.exceptions import ApplicationError, CancelledError
 
+from cli.binaries import find_temporal
+from cli.servers import TemporalServer, free_port
+from client import connect
+from settings import Settings
 from stores.faulty import Fault, FaultPlan, with_faults
 from stores.memory import InMemoryStepStore
 from stores.mongo.steps import MongoStepStore
@@ -188,6 +197,46 @@ async def test_bounds_on_events_and_bytes_are_followed(
         await end(size)
     assert len(await branches_of(memory, events.id)) == 2
     assert len(await branches_of(memory, size.id)) == 4, "each request goes beyond the bound"
+
+
+async def test_bound_on_updates_is_followed(
+    temporal: Client, memory: InMemoryStepStore, task_queue: str, tmp_path: Path
+) -> None:
+    go_on, waits = tmp_path / "go-on", tmp_path / "waits"
+    steps: list[list[Call]] = [
+        [("wait_for", {"path": str(go_on), "marker": str(waits)})],
+        [("echo", {"text": "x"})],
+    ]
+    decision = {"tool_call_id": "none", "outcome": "completed", "by": "me"}
+    async with running_worker(temporal, memory, AGENTS, task_queue, hop_after_updates=2):
+        handle = await start(temporal, task_queue, prompt=script(steps))
+        await eventually(waits.exists)
+        for _ in range(2):
+            with pytest.raises(WorkflowUpdateFailedError):
+                await handle.execute_update(  # pyright: ignore[reportUnknownMemberType] - the SDK's overloads
+                    names.RESOLVE_UPDATE, {"run_id": handle.id, **decision}
+                )
+        go_on.touch()
+        await end(handle)
+    assert len(await branches_of(memory, handle.id)) == 2
+
+
+async def test_suggestion_of_the_server_is_followed(
+    memory: InMemoryStepStore, task_queue: str, tmp_path: Path
+) -> None:
+    """On a server of its own, which suggests to continue as new after 60 events."""
+    server = TemporalServer(find_temporal(), tmp_path, port=free_port())
+    suggests = "limit.historyCount.suggestContinueAsNew=60"
+    server.command = (*server.command, "--dynamic-config-value", suggests)
+    try:
+        await server.start()
+        client = await connect(Settings(temporal_address=server.address))
+        async with running_worker(client, memory, AGENTS, task_queue):
+            handle = await start(client, task_queue, prompt=echo_steps(8))
+            await end(handle)
+    finally:
+        await server.stop()
+    assert len(await branches_of(memory, handle.id)) > 1
 
 
 async def test_open_retry_and_a_waiting_message_hold_up_the_hop(

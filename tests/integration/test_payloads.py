@@ -1,33 +1,78 @@
 """Runs whose payloads are stored beside the history: what the history holds, and what reads it."""
 
+import asyncio
 import base64
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
 import pytest
 import pytest_asyncio
+from pydantic_ai import Tool
 from pymongo import MongoClient
 from pymongo.database import Database
 from temporalio.api.common.v1 import Payload
-from temporalio.client import Client, WorkflowHandle
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.converter import DefaultFailureConverter, PayloadCodec
+from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.service import RPCError
 
 from client import connect
 from converter import DATA_CONVERTER, build_data_converter
 from settings import Settings
 from stores.mongo.steps import MongoStepStore
+from tests.helpers.delegating import AGENTS as DELEGATING
+from tests.helpers.delegating import asking
+from tests.helpers.memory import growth_of_peak
 from tests.helpers.payloads import another_process, failure_of_replay, references
 from tests.helpers.script import make_agent, script
-from tests.helpers.workers import running_worker
+from tests.helpers.workers import count_events, running_worker
+from tests.integration.conftest import WITHIN
 from worker import build_replayer
 from workflows.agent_run import AgentRunWorkflow
 from workflows.agent_run_models import AgentRunInput, AgentRunOutput
 
 pytestmark = pytest.mark.integration
 
-AGENT = make_agent("script")
+BULK_BYTES = 200_000_000
+
+LOOKALIKE = {
+    "metadata": {"encoding": "json/protobuf", "perdure-place": "inline"},
+    "messageType": "temporal.api.sdk.v1.ExternalStorageReference",
+    "driverName": "perdure",
+    "claimData": {"root": "00" * 32, "workflow": "another one"},
+}
+"""What stands for a payload in a history, as a tool may return it."""
+
+
+async def bulk(size_bytes: int) -> str:
+    """A text of that size."""
+    return "x" * size_bytes
+
+
+async def unreadable() -> bytes:
+    """What is no UTF-8, and so no JSON."""
+    return b"\xff\xfe" * 20_000
+
+
+async def look_alike() -> list[Any]:
+    """What looks like a reference, in a result that is large enough to be stored."""
+    return [LOOKALIKE, "filler " * 5000]
+
+
+READ = {"effect": "read"}
+
+AGENT = make_agent(
+    "script",
+    tools=[
+        Tool(bulk, metadata=READ),
+        Tool(bulk, name="bulk_in_workflow", metadata={**READ, "temporal": False}),
+        Tool(unreadable, metadata=READ),
+        Tool(look_alike, metadata=READ),
+    ],
+)
 
 KEYS = {each: base64.b64encode(each.encode().ljust(32)).decode() for each in ("first", "second")}
 
@@ -73,12 +118,18 @@ async def storing(settings: Settings, mongo: MongoStepStore) -> Client:
 
 
 async def started(
-    client: Client, task_queue: str, prompt: str, workspace_id: str = "default"
+    client: Client,
+    task_queue: str,
+    prompt: str,
+    workspace_id: str = "default",
+    *,
+    agent: str = "script",
+    run_id: str | None = None,
 ) -> Handle:
     return await client.start_workflow(
         AgentRunWorkflow.run,
-        AgentRunInput(agent="script", prompt=prompt, workspace_id=workspace_id),
-        id=uuid4().hex,
+        AgentRunInput(agent=agent, prompt=prompt, workspace_id=workspace_id),
+        id=run_id or uuid4().hex,
         task_queue=task_queue,
     )
 
@@ -109,6 +160,114 @@ async def test_a_prompt_above_the_limit_runs_and_its_history_holds_references(
         told = await failure_of_replay(history, [AGENT], converter)
     assert "chunks of payloads on 127.0.0.1:9" in told
     assert "MongoDB is away or busy" in told
+
+
+async def test_a_delegate_with_a_long_prompt_and_a_long_answer_belongs_to_both_workflows(
+    storing: Client,
+    mongo: MongoStepStore,
+    settings: Settings,
+    task_queue: str,
+    database: Database[dict[str, Any]],
+) -> None:
+    answer = "z" * 2_200_000
+    asked = script([[("echo", {"text": "word"})]], final=answer)
+    async with running_worker(storing, mongo, DELEGATING, task_queue):
+        handle = await started(storing, task_queue, asking(asked), agent="lead")
+        await asyncio.wait_for(handle.result(), WITHIN.total_seconds())
+        (child,) = await mongo.list_runs(parent_run_id=handle.id)
+    latest = await mongo.latest_snapshot(run_id=handle.id)
+    assert latest is not None
+    returned = latest.messages[2].parts[0]
+    assert returned.part_kind == "tool-return"
+    assert returned.content == answer
+
+    roots = {
+        workflow_id: {
+            each["_id"]["root"]
+            for each in database["payload_manifests"].find({"_id.workflow_id": workflow_id})
+        }
+        for workflow_id in (handle.id, child.run_id)
+    }
+    assert len(roots[handle.id] & roots[child.run_id]) >= 2, "the child's input and its result"
+    for workflow_id in (handle.id, child.run_id):
+        history = await storing.get_workflow_handle(workflow_id).fetch_history()
+        assert sum(event.ByteSize() for event in history.events) < 60_000
+        async with another_process(settings) as converter:
+            assert await failure_of_replay(history, DELEGATING, converter) == "None"
+
+    async def is_needed(workflow_id: str) -> bool:
+        return workflow_id == handle.id
+
+    swept = await mongo.sweep_payloads(
+        grace=timedelta(), namespace=storing.namespace, is_needed=is_needed, is_dry=False
+    )
+    assert swept.manifests == len(roots[child.run_id])
+    history = await handle.fetch_history()
+    async with another_process(settings) as converter:
+        assert await failure_of_replay(history, DELEGATING, converter) == "None"
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "words"),
+    [
+        ("bulk", {"size_bytes": BULK_BYTES}, "are too large; the limit is 67108864"),
+        ("bulk_in_workflow", {"size_bytes": BULK_BYTES}, "are too large; the limit is 67108864"),
+        ("unreadable", dict[str, int](), "invalid utf-8"),
+        ("odd_in_workflow", dict[str, int](), "invalid utf-8"),
+    ],
+)
+async def test_a_tool_that_returns_what_no_payload_holds_fails_its_run_at_once(
+    storing: Client,
+    mongo: MongoStepStore,
+    task_queue: str,
+    tool: str,
+    arguments: dict[str, int],
+    words: str,
+) -> None:
+    """200 MB, or bytes that are no UTF-8: neither is sent, and the worker goes on."""
+    async with running_worker(storing, mongo, [AGENT], task_queue):
+        with growth_of_peak() as memory:
+            handle = await started(storing, task_queue, script([[(tool, arguments)]]))
+            with pytest.raises(WorkflowFailureError) as failed:
+                await asyncio.wait_for(handle.result(), WITHIN.total_seconds())
+        fine = await started(storing, task_queue, script([[("bulk", {"size_bytes": 20_000})]]))
+        await asyncio.wait_for(fine.result(), WITHIN.total_seconds())
+    events = count_events(await handle.fetch_history())
+    assert events["EVENT_TYPE_WORKFLOW_TASK_FAILED"] == 0
+    assert events["EVENT_TYPE_ACTIVITY_TASK_FAILED"] <= 1
+    told = failed.value.cause
+    error = told.cause if isinstance(told, ActivityError) else told
+    assert isinstance(error, ApplicationError)
+    assert words in str(error)
+    run = await mongo.get_run(run_id=handle.id)
+    assert run is not None
+    assert run.state == "failed"
+    assert memory.grown_bytes < 6 * BULK_BYTES
+
+
+async def test_a_prompt_above_what_is_stored_at_once_is_refused_and_nothing_starts(
+    storing: Client, task_queue: str, database: Database[dict[str, Any]]
+) -> None:
+    with pytest.raises(ApplicationError, match=r"PayloadTooLargeError.*limit is 67108864"):
+        await started(storing, task_queue, "x" * 67_200_000, run_id="too-large")
+    with pytest.raises(RPCError, match="not found"):
+        await storing.get_workflow_handle("too-large").describe()
+    assert database["payload_chunks"].count_documents({}) == 0
+
+
+async def test_a_result_that_looks_like_a_reference_is_kept_as_it_was(
+    storing: Client, mongo: MongoStepStore, settings: Settings, task_queue: str
+) -> None:
+    async with running_worker(storing, mongo, [AGENT], task_queue):
+        handle = await started(storing, task_queue, script([[("look_alike", {})]]))
+        await asyncio.wait_for(handle.result(), WITHIN.total_seconds())
+    latest = await mongo.latest_snapshot(run_id=handle.id)
+    assert latest is not None
+    returned = latest.messages[2].parts[0]
+    assert returned.part_kind == "tool-return"
+    assert returned.content == await look_alike()
+    async with another_process(settings) as converter:
+        assert await failure_of_replay(await handle.fetch_history(), [AGENT], converter) == "None"
 
 
 async def test_with_keys_nothing_is_readable_and_a_workspace_has_its_own(

@@ -9,9 +9,6 @@ import argparse
 import asyncio
 import json
 import os
-import re
-import socket
-import sys
 import tempfile
 import tomllib
 from base64 import b64decode, b64encode
@@ -20,14 +17,17 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pymongo import AsyncMongoClient
-from temporalio.client import Client, WorkflowFailureError, WorkflowHandle, WorkflowHistory
+from temporalio.api.workflowservice.v1 import SetWorkerDeploymentCurrentVersionRequest
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.service import RPCError
 
 from cli.servers import LocalServers
 from client import connect
 from converter import close_payloads
+from recordings import scrubbed
 from settings import Settings
 from stores.faulty import Fault, FaultPlan
 from stores.memory_chunks import InMemoryChunkStore
@@ -38,25 +38,24 @@ from tests.helpers.delegating import asking
 from tests.helpers.eventually import eventually
 from tests.helpers.script import Call, echo_steps, script
 from tests.helpers.subprocess_worker import WorkerProcess
-from tests.replay.outline import outline_of
 from workflows import names
 from workflows.agent_run import AgentRunWorkflow
 from workflows.agent_run_models import AgentRunInput
 from workflows.approvals import DecideApprovalRequest
 from workflows.durable_conversation import DurableConversation
 from workflows.names import AGENT_RUN, CONVERSATION, RETENTION, SEARCH_ATTRIBUTES
+from workflows.outline import outline_of
 from workflows.parking import ResolveToolEffectRequest
 from workflows.retention import RetentionInput, RetentionWorkflow
 
 HISTORIES = Path(__file__).with_name("histories")
 ROOT = Path(__file__).parents[2]
 
+STARTING = timedelta(seconds=60)
+"""Of a worker on a busy machine."""
+
 PAYLOADS = ".payloads"
 """Ends the name of the file with a recording's payloads; its name as JSON ends in `.json`."""
-
-OF_THIS_MACHINE = {"identity": "worker", "stackTrace": "", "requestId": "request"}
-"""Fields that say where a history was recorded, and what stands there instead. No replay reads
-them."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +152,14 @@ async def continued(bench: Bench) -> WorkflowHandle[Any, Any]:
 async def failed(bench: Bench) -> WorkflowHandle[Any, Any]:
     steps: list[list[Call]] = [[("echo", {"text": "a"})], [("fail", {"text": "no luck"})]]
     handle = await bench.start("failed", prompt=script(steps))
+    await ended(handle)
+    return handle
+
+
+async def refused_result(bench: Bench) -> WorkflowHandle[Any, Any]:
+    """A tool in the workflow returns what no payload holds."""
+    steps: list[list[Call]] = [[("echo", {"text": "a"}), ("odd_in_workflow", {})]]
+    handle = await bench.start("refused_result", prompt=script(steps))
     await ended(handle)
     return handle
 
@@ -264,6 +271,36 @@ async def hop_taken(bench: Bench) -> WorkflowHandle[Any, Any]:
     return bench.client.get_workflow_handle(handle.id, run_id=middle)
 
 
+async def moved(bench: Bench) -> WorkflowHandle[Any, Any]:
+    """The execution of a run that it left for a newer build of its deployment."""
+    queue = "moving"
+    other = replace(bench, settings=bench.settings.model_copy(update={"task_queue": queue}))
+    one, two = (
+        other.settings.model_copy(update={"deployment": "moving", "build_id": build})
+        for build in ("one", "two")
+    )
+    nowhere = Path(os.devnull)
+    with WorkerProcess(one, log_path=nowhere), WorkerProcess(two, log_path=nowhere):
+        await eventually(lambda: is_current(bench.client, "moving", "one"), within=STARTING)
+        handle = await other.start("moved", prompt=echo_steps(2, delay=2.0))
+        await eventually(lambda: bench.is_in_a_tool(handle.id, 1), within=STARTING)
+        await eventually(lambda: is_current(bench.client, "moving", "two"), within=STARTING)
+        await handle.result()
+    return bench.client.get_workflow_handle(handle.id, run_id=handle.first_execution_run_id)
+
+
+async def is_current(client: Client, deployment: str, build: str) -> bool:
+    """Make a build the current one; not yet while the server has not heard of its workers."""
+    request = SetWorkerDeploymentCurrentVersionRequest(
+        namespace=client.namespace, deployment_name=deployment, build_id=build
+    )
+    try:
+        await client.workflow_service.set_worker_deployment_current_version(request)
+    except RPCError:
+        return False
+    return True
+
+
 async def deps_by_reference(bench: Bench) -> WorkflowHandle[Any, Any]:
     steps: list[list[Call]] = [[("greet", {}), ("greet", {})]]
     handle = await bench.start(
@@ -292,6 +329,17 @@ async def searching(bench: Bench) -> WorkflowHandle[Any, Any]:
     steps: list[list[Call]] = [[query], [query, ("echo", {"text": "beside"})]]
     handle = await bench.start(
         "searching", agent="finder", prompt=script(steps), conversation_id="vault"
+    )
+    await handle.result()
+    return handle
+
+
+async def reading(bench: Bench) -> WorkflowHandle[Any, Any]:
+    """Conversations searched and read, one call beside another; its principal may read nothing."""
+    search: Call = ("session_search", {"query": "vault"})
+    read: Call = ("session_read", {"session_id": "01900000-0000-7000-8000-000000000070"})
+    handle = await bench.start(
+        "reading", agent="clerk", prompt=script([[search], [read, search]]), principal="ann"
     )
     await handle.result()
     return handle
@@ -414,6 +462,7 @@ RUNS: dict[str, Scenario] = {
     each.__name__: each
     for each in (
         *(completed, parallel_tools, continued, failed, cancelled, recovered, fallback),
+        refused_result,
         *(delegating, delegated, delegating_failed, delegating_cancelled),
         *(
             parked,
@@ -424,7 +473,9 @@ RUNS: dict[str, Scenario] = {
             approved,
             large,
             searching,
+            reading,
             turn,
+            moved,
         ),
     )
 }
@@ -445,33 +496,6 @@ FAULTS = (
 def release() -> str:
     """The version of this source tree."""
     return str(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"])
-
-
-def scrubbed(history: WorkflowHistory) -> str:
-    """The history as JSON, without traces of the machine that it was recorded on."""
-    text = json.dumps(_scrubbed(json.loads(history.to_json())), indent=1) + "\n"
-    text = re.sub(
-        rf"\d+@{re.escape(socket.gethostname())}", "1@worker", text
-    )  # in an error's words
-    for trace in (socket.gethostname(), str(ROOT), str(Path.home()), str(Path(sys.prefix))):
-        if trace in text:
-            message = f"the recording of {history.workflow_id} still holds {trace!r}"
-            raise ValueError(message)
-    return text
-
-
-def _scrubbed(value: object) -> object:
-    if isinstance(value, list):
-        return [_scrubbed(each) for each in cast("list[object]", value)]
-    if not isinstance(value, dict):
-        return value
-    fields = cast("dict[str, object]", value)
-    if fields.get("kind") == "TASK_QUEUE_KIND_STICKY":
-        return {**fields, "name": "sticky"}
-    return {
-        key: OF_THIS_MACHINE[key] if key in OF_THIS_MACHINE else _scrubbed(each)
-        for key, each in fields.items()
-    }
 
 
 @asynccontextmanager
@@ -536,7 +560,7 @@ async def record(into: Path) -> list[Path]:
                 if path.exists():
                     continue
                 history = await (await scenario(servers)).fetch_history()
-                path.write_text(scrubbed(history))
+                path.write_text(scrubbed(history, also=(str(ROOT),)))
                 path.with_suffix(".txt").write_text(outline_of(history))
                 await write_payloads(servers.settings, history.workflow_id, path)
                 written.append(path)

@@ -14,10 +14,10 @@ from stores.memory_chunks import InMemoryChunkStore
 from stores.operations import Operation
 from tests.helpers.delegating import IN_PRODUCTION
 from tests.helpers.script import make_agent
-from tests.replay.outline import outline_of
 from tests.replay.record import HISTORIES, SCENARIOS, payloads_beside
 from worker import build_replayer
 from workflows.journal import Journal
+from workflows.outline import outline_of
 from workflows.registry import WORKFLOWS
 
 RECORDINGS = sorted(HISTORIES.glob("*/*.json"))

@@ -17,6 +17,7 @@ PAGES = {
     "behaviours.toml": ROOT / "docs" / "step-persistence.md",
     "conversation_search.toml": ROOT / "docs" / "conversation-search.md",
     "conversations.toml": ROOT / "docs" / "conversations.md",
+    "history_api.toml": ROOT / "docs" / "history-api.md",
 }
 """By the list whose behaviours a page tells."""
 

@@ -24,6 +24,7 @@ from stores.errors import (
     TurnStateError,
 )
 from stores.protocols import StepStore
+from stores.rebuilding import rebuild_conversation
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SPEC = ConversationSpec(agent="conversation", max_turns=6)
@@ -174,6 +175,97 @@ class ConversationConformance(ABC):
         assert (shown.is_hidden, shown.is_concealed, shown.is_visible) == (False, True, False)
         shown = await conversations.set_visibility("c", 0, is_concealed=False, now=NOW)
         assert shown.is_visible
+
+    async def test_a_deleted_turn_keeps_its_place_and_none_of_its_words(
+        self, store: StepStore, conversations: ConversationStore
+    ) -> None:
+        await conversations.open("c", SPEC, now=NOW)
+        for n in range(3):
+            await answered(conversations, f"m{n}", f"question {n}", f"answer {n}")
+        await conversations.fork("c", at_position=1, into="f", now=NOW)
+        pending = await conversations.admit("c", message("m3"), now=NOW)
+        with pytest.raises(TurnStateError, match="being answered"):
+            await conversations.delete_turn("c", 1, now=NOW)
+        await finish(conversations, pending.variant, "hello", "hi")
+        with pytest.raises(TurnNotFoundError):
+            await conversations.delete_turn("c", 9, now=NOW)
+        before = await conversations.list_turns("c")
+
+        await conversations.delete_turn("c", 1, now=NOW)
+        await conversations.delete_turn("c", 1, now=NOW)
+        after = await conversations.list_turns("c")
+        assert [each.record.public_id for each in after] == [
+            each.record.public_id for each in before
+        ]
+        assert [each.record.is_visible for each in after] == [True, False, True, True]
+        assert (after[1].record.is_tombstone, after[1].record.is_hidden) == (True, False)
+        assert (await words(conversations))[1] == ("", None)
+        assert "question 1" not in repr(after)
+        assert "answer 1" not in repr(after)
+        head = await conversations.open("c", None, now=NOW)
+        assert (head.path_revision, head.turn_count) == (1, 4)
+        assert await conversations.listing("answer 1") == []
+        for asking in (
+            conversations.regenerate("c", 1, message("r"), now=NOW),
+            conversations.select_variant("c", 1, 1, now=NOW),
+        ):
+            with pytest.raises(TurnStateError, match="was deleted"):
+                await asking
+        again = await conversations.admit("c", message("m1", "question 1"), now=NOW)
+        assert (again.is_new, again.turn.position) == (False, 1)
+
+        fork = await conversations.list_turns("f")
+        assert [each.record.is_visible for each in fork] == [True, False]
+        with pytest.raises(TurnStateError, match="was deleted"):
+            await conversations.regenerate("f", 1, message("r"), now=NOW)
+        rebuilt = await rebuild_conversation(store, "c", now=NOW)
+        assert rebuilt.changed_rows == 0
+        assert await conversations.list_turns("c") == after
+
+    async def test_a_turn_that_is_deleted_in_a_fork_stays_where_it_came_from(
+        self, conversations: ConversationStore
+    ) -> None:
+        await conversations.open("c", SPEC, now=NOW)
+        await answered(conversations, "m", "question", "answer")
+        await conversations.fork("c", at_position=0, into="f", now=NOW)
+        await conversations.delete_turn("f", 0, now=NOW)
+        (turn,) = await conversations.list_turns("f")
+        assert (turn.record.is_visible, turn.record.is_tombstone) == (False, True)
+        assert await words(conversations) == [("question", "answer")]
+
+    async def test_the_summary_of_a_compaction_is_a_turn_that_nobody_reads(
+        self, conversations: ConversationStore
+    ) -> None:
+        await conversations.open("c", SPEC, now=NOW)
+        await answered(conversations, "m0", "question", "answer")
+        summary = message("k", "They asked and were answered")
+        turn = await conversations.append_compaction("c", summary, now=NOW)
+        assert await conversations.append_compaction("c", summary, now=NOW) == turn
+        await answered(conversations, "m1", "more", "and more")
+        turns = await conversations.list_turns("c")
+        assert [(each.record.kind, each.record.role) for each in turns] == [
+            ("message", "user"),
+            ("compaction", "agent"),
+            ("message", "user"),
+        ]
+        assert [each.record.is_visible for each in turns] == [True, False, True]
+        assert (turns[1].active, turns[1].record.status) == (turns[1].variants[0], "completed")
+        assert (turns[1].variants[0].content, turns[1].record.prompt) == (summary.text, "")
+        assert await conversations.listing("they asked") == []
+        assert await conversations.list_unfinished("c") == []
+        with pytest.raises(TurnStateError, match="summary"):
+            await conversations.regenerate("c", 1, message("r"), now=NOW)
+
+    async def test_another_answer_to_an_inherited_turn_is_asked_for_with_its_words(
+        self, conversations: ConversationStore
+    ) -> None:
+        await conversations.open("c", SPEC, now=NOW)
+        await answered(conversations, "m", "question", "answer")
+        await conversations.fork("c", at_position=0, into="f", now=NOW)
+        asked = await conversations.regenerate("f", 0, message("r"), now=NOW)
+        begun = await conversations.begin_variant("f", 0, asked.variant.number, now=NOW)
+        assert begun.record.prompt == "question"
+        assert begun.variants[0].status == "running"
 
     async def test_steers_belong_to_the_answer_in_progress(
         self, conversations: ConversationStore

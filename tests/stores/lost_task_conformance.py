@@ -172,6 +172,7 @@ class SupersedeConformance(StepStoreTests):
         script, execution = RunScript(), Execution()
         operations = (script.register(), script.event("run_started", 0))
         await store.commit(execution.commit(*operations, now=1))
+        first = await store.get_run(run_id="run-1")
         execution.next_task(number=0)
         result = await store.commit(execution.commit(*operations, now=2))
         assert (result.verdict, dispositions(result)) == (
@@ -181,6 +182,9 @@ class SupersedeConformance(StepStoreTests):
         run = await store.get_run(run_id="run-1")
         assert run is not None
         assert (run.started_at, run.state) == (at(1), "running")
+        assert first is not None
+        assert first.public_id is not None
+        assert run.public_id == first.public_id
 
     async def test_a_message_of_the_lost_task_is_replaced_at_its_position(
         self, store: StepStore

@@ -1,6 +1,7 @@
 """What every `StepStore` must do with runs and workspaces, and of its own life."""
 
 import asyncio
+import uuid
 from typing import Any
 
 import pytest
@@ -47,6 +48,25 @@ class RunConformance(StepStoreTests):
         await store.register_run(run_record())
         await store.register_run(run_record(started_at=at(60), agent_name="other"))
         assert await store.list_runs() == [run_record()]
+
+    async def test_a_run_gets_its_public_id_when_it_is_first_kept_and_never_another(
+        self, store: StepStore
+    ) -> None:
+        script = RunScript()
+        await store.register_run(run_record(public_id="chosen-by-a-caller"))
+        await store.register_run(run_record(started_at=at(60)))
+        await store.register_run(run_record("run-2"))
+        first, second = await store.get_run(run_id="run-1"), await store.get_run(run_id="run-2")
+        assert first is not None
+        assert second is not None
+        kept = str(first.public_id)
+        assert uuid.UUID(kept).version == 7
+        assert kept != second.public_id
+        await store.append_event(event(run_id=script.run_id))
+        assert {each.run_id: each.public_id for each in await store.list_runs()} == {
+            "run-1": kept,
+            "run-2": second.public_id,
+        }
 
     @pytest.mark.spec("SP-11", "SP-19", "SP-54")
     @pytest.mark.parametrize(("first", "second"), [("mine", "other"), ("mine", None), (None, None)])

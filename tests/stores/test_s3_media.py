@@ -12,7 +12,7 @@ import pytest
 from stores.errors import StoreConfigurationError, StoreUnavailableError
 from stores.media.addresses import make_static_public_url, parse_media_uri
 from stores.media.protocols import MediaContext
-from stores.media.s3 import S3MediaStore
+from stores.media.s3 import PART_BYTES, S3MediaStore
 from tests.helpers.s3_server import BUCKET, S3Server, s3_server
 from tests.stores.media_conformance import (
     DATA,
@@ -84,11 +84,18 @@ class TestS3MediaStore(MediaStoreConformance, StreamingConformance):
         assert (server.directory / BUCKET / prefix / "as" / "image" / "png").is_file()
         assert await chosen.get(URI, context=PNG) == DATA
 
-    async def test_a_large_blob_goes_in_parts_and_is_not_sent_again(self, store: Any) -> None:
+    async def test_a_large_blob_goes_in_parts_and_is_not_sent_again(
+        self, store: Any, server: S3Server
+    ) -> None:
         data = bytes(20_000_000)
         tagged = MediaContext(metadata={"Tag": "x"})
+        before = server.parts_received()
+        await store.put(bytes(PART_BYTES))
+        assert server.parts_received() == before
         uri = await store.put(data, context=tagged)
+        assert server.parts_received() == before + 3
         assert await store.put(data) == uri
+        assert server.parts_received() == before + 3
         assert await store.get(uri) == data
         assert dict(await store.get_metadata(uri)) == {"tag": "x"}
 
@@ -120,27 +127,65 @@ class TestS3MediaStore(MediaStoreConformance, StreamingConformance):
                 await call
 
     async def test_a_server_that_goes_away_in_the_middle_is_an_outage(self, make: Any) -> None:
-        with half_answering_server() as endpoint:
+        with failing_server(HalfAnswering) as endpoint:
             store = make(endpoint=endpoint)
             with pytest.raises(StoreUnavailableError, match="away"):
                 await asyncio.wait_for(store.get(URI), 30)
 
+    @pytest.mark.parametrize("size_bytes", [500_000, 20_000_000], ids=["whole", "in parts"])
+    async def test_a_server_that_goes_away_in_an_upload_is_an_outage(
+        self, make: Any, size_bytes: int
+    ) -> None:
+        with failing_server(HangingUp) as endpoint:
+            store = make(endpoint=endpoint)
+            with pytest.raises(StoreUnavailableError, match="away"):
+                await asyncio.wait_for(store.put(bytes(size_bytes)), 30)
 
-class half_answering_server:  # noqa: N801 - used as a function
+
+class HalfAnswering(socketserver.StreamRequestHandler):
     """Answers each request with half of what it announces, and hangs up."""
 
-    class _Handler(socketserver.StreamRequestHandler):
-        def handle(self) -> None:
-            while self.rfile.readline().strip():
-                pass
-            self.wfile.write(
-                b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nETag: x\r\n"
-                b"Last-Modified: Wed, 01 Jan 2025 00:00:00 GMT\r\n\r\n" % len(DATA)
+    def handle(self) -> None:
+        while self.rfile.readline().strip():
+            pass
+        self.wfile.write(
+            b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nETag: x\r\n"
+            b"Last-Modified: Wed, 01 Jan 2025 00:00:00 GMT\r\n\r\n" % len(DATA)
+        )
+        self.wfile.write(DATA[: len(DATA) // 2])
+
+
+class HangingUp(socketserver.StreamRequestHandler):
+    """Knows no object, begins each upload in parts, and hangs up while it is sent one."""
+
+    def handle(self) -> None:
+        request = self.rfile.readline()
+        while self.rfile.readline().strip():
+            pass
+        if request.startswith(b"HEAD"):
+            self.wfile.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+        elif request.startswith(b"POST"):
+            begun = (
+                b"<InitiateMultipartUploadResult><UploadId>1</UploadId>"
+                b"</InitiateMultipartUploadResult>"
             )
-            self.wfile.write(DATA[: len(DATA) // 2])
+            self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(begun))
+            self.wfile.write(begun)
+        elif request.startswith(b"PUT"):
+            self.rfile.read(100_000)
+        else:
+            self.wfile.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+
+
+class failing_server:  # noqa: N801 - used as a function
+    """A server that handles each request so."""
+
+    def __init__(self, handler: type[socketserver.StreamRequestHandler]) -> None:
+        self._handler = handler
 
     def __enter__(self) -> str:
-        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), self._Handler)
+        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), self._handler)
+        self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 

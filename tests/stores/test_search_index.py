@@ -41,7 +41,7 @@ from tests.stores.writer import Execution, RunScript, at, request
 
 pytestmark = pytest.mark.integration
 
-HISTORIES = int(os.environ.get("PERDURE_TEST_SEARCHES", "40"))
+HISTORIES = int(os.environ.get("PERDURE_TEST_SEARCHES", "20"))
 """Random conversations; each is searched in several ways."""
 
 WORDS = [*"abcdefgh", "user_id", "北京大学", "C++", "running"]
@@ -245,6 +245,7 @@ class Talk:
         ]
 
 
+@pytest.mark.timeout(300)  # 10 s on a machine with nothing else to do
 async def test_index_and_reference_say_the_same_of_random_histories(
     store: MongoStepStore, other: MongoStepStore
 ) -> None:
@@ -461,7 +462,7 @@ async def test_a_message_inherited_from_a_run_that_took_it_back_is_shown(
     await store.commit(executions[0].commit(interrupted))
     executions[0].next_task()
     await store.commit(executions[0].commit(save(scripts[0], {0: stamped, 1: request("more")})))
-    history = {0: stamped, 1: request("hay")}
+    history: dict[int, ModelMessage] = {0: stamped, 1: request("hay")}
     await store.commit(executions[1].commit(save(scripts[1], history)))
     for searched in (store, other):
         for run in (None, scripts[1].run_id):

@@ -294,7 +294,7 @@ async def test_a_file_of_an_earlier_version_gains_the_columns_that_it_lacks(
     await filled(store)
     await store.aclose()
     shared.execute("ALTER TABLE events DROP COLUMN error_type")
-    for column in ("principal", "continued_from", "forked_from", "from_snapshot"):
+    for column in ("principal", "continued_from", "forked_from", "from_snapshot", "public_id"):
         shared.execute(f"ALTER TABLE runs DROP COLUMN {column}")
     again = SqliteStepStore(database=database)
     assert [each.split(" in ")[0] for each in await again.initialise()] == [
@@ -303,7 +303,9 @@ async def test_a_file_of_an_earlier_version_gains_the_columns_that_it_lacks(
     ]
     await again.append_event(event(2, error="no"))
     assert len(await again.list_events(run_id="run-1")) == 2
-    assert (await again.get_run(run_id="run-1")) is not None
+    run = await again.get_run(run_id="run-1")
+    assert run is not None
+    assert run.public_id is None
     await again.aclose()
 
 

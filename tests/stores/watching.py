@@ -62,7 +62,7 @@ async def explained(
 def _queries(command: Document) -> Iterator[Document]:
     bare = {key: value for key, value in command.items() if key not in _OF_THE_SESSION}
     name = next(iter(bare))
-    if name in {"find", "aggregate"}:
+    if name in {"find", "aggregate", "distinct"}:
         yield bare
     elif name in {"update", "delete"}:
         statements = f"{name}s"

@@ -11,6 +11,8 @@ from cli.sweep.planted import PLANTED
 from cli.sweep.points import Operation, all_points, representatives, sample
 from cli.sweep.self_test import FINDING
 from cli.sweep.sweeping import Ledger
+from cli.sweep.talk_points import TalkPoint, talk_points
+from cli.sweep.talk_script import TALK
 from cli.sweep.traces import Trail
 
 OPERATIONS = [
@@ -40,6 +42,19 @@ def test_every_point_has_a_name_of_its_own_and_every_planted_fault_a_point() -> 
     assert set(names.values()) == {1}
     assert {name for name, _ in FINDING.values()} <= {*names}
     assert FINDING.keys() == PLANTED.keys()
+
+
+def test_every_point_of_a_conversation_has_a_name_and_strikes_the_call_that_it_counts_to() -> None:
+    talk = [replace(each, agent=message) for message in TALK for each in OPERATIONS]
+    points = talk_points(["open", "admit", "open", "finish_variant"], talk)
+
+    names = Counter(each.name for each in points)
+    assert set(names.values()) == {1}
+    second = next(each for each in points if each.name == "open conversation 2 before kill")
+    assert isinstance(second, TalkPoint)
+    passing, fault = second.faults(second.fault)
+    assert (passing.action, passing.method, fault.action) == ("note", "open", "kill")
+    assert {"append_event two 3:tool_call_started:2:0 reported mongodb"} < {*names}
 
 
 def test_every_commit_is_struck_at_a_boundary_that_stands_for_few() -> None:

@@ -16,6 +16,7 @@ from pymongo.errors import (
 
 from stores.errors import StoreConfigurationError, StoreError, StoreUnavailableError
 from stores.mongo.failures import code_of, is_duplicate, store_errors
+from stores.mongo.indexes import COLLECTIONS
 from stores.mongo.server import privilege_problem, topology_problem, version_problem
 
 
@@ -52,7 +53,7 @@ def _status(*privileges: dict[str, Any], users: tuple[str, ...] = ("ann",)) -> d
     }
 
 
-ALL = ["find", "insert", "update", "remove", "createIndex"]
+ALL = ["find", "insert", "update", "remove", "createIndex", "listIndexes"]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,18 @@ ALL = ["find", "insert", "update", "remove", "createIndex"]
                 {"resource": {"db": "other", "collection": ""}, "actions": ALL},
                 {"resource": {"cluster": True}, "actions": ["inprog"]},
             ),
-            "user 'ann' lacks insert, remove, update on database 'd'",
+            "user 'ann' lacks insert, listIndexes, remove, update on database 'd'",
+        ),
+        (
+            _status(
+                *(
+                    {"resource": {"db": "d", "collection": name}, "actions": ALL}
+                    for name in COLLECTIONS
+                    if name != "turns"
+                ),
+                {"resource": {"db": "d", "collection": "turns"}, "actions": ["find"]},
+            ),
+            "user 'ann' lacks insert (in turns), listIndexes (in turns), remove (in turns)",
         ),
     ],
 )
@@ -89,6 +101,7 @@ AWAY, UNFIT, BROKEN = StoreUnavailableError, StoreConfigurationError, StoreError
     [
         (ServerSelectionTimeoutError("none, Topology Description: <long>"), AWAY, "none; retry"),
         (AutoReconnect("gone"), AWAY, "gone"),
+        (AutoReconnect("SSL: certificate verify failed: Hostname mismatch"), AWAY, "tlsCAFile"),
         (OperationFailure("conflict", 112), AWAY, "away or busy"),
         (OperationFailure("stepped down, full error: {'ok': 0}", 189), AWAY, "down; retry"),
         (OperationFailure("not authorized", 13), UNFIT, "user and password"),

@@ -1,6 +1,5 @@
 """A history as lines that people can read and compare: its payloads are base64."""
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -8,6 +7,8 @@ from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.api.failure.v1 import Failure
 from temporalio.api.history.v1 import HistoryEvent, MarkerRecordedEventAttributes
 from temporalio.client import WorkflowHistory
+
+from workflows.recorded_commits import local_activity_in
 
 LEFT_OUT = {
     EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED,
@@ -22,7 +23,17 @@ def outline_of(history: WorkflowHistory) -> str:
     return "".join(f"{line}\n" for line in _lines(history))
 
 
+def outline_by_event(history: WorkflowHistory) -> dict[int, str]:
+    """The same line by line, for each event that has one, without its number."""
+    return dict(_numbered(history))
+
+
 def _lines(history: WorkflowHistory) -> Iterator[str]:
+    for number, text in _numbered(history):
+        yield f"{number:4} {text}"
+
+
+def _numbered(history: WorkflowHistory) -> Iterator[tuple[int, str]]:
     activities: dict[int, str] = {}
     for event in history.events:
         if event.event_type in LEFT_OUT:
@@ -31,7 +42,7 @@ def _lines(history: WorkflowHistory) -> Iterator[str]:
         scheduled = event.activity_task_scheduled_event_attributes
         if scheduled.activity_type.name:
             activities[event.event_id] = scheduled.activity_type.name
-        yield f"{event.event_id:4} {name} {_detail(event, activities)}".rstrip()
+        yield event.event_id, f"{name} {_detail(event, activities)}".rstrip()
 
 
 def _detail(event: HistoryEvent, activities: dict[int, str]) -> str:
@@ -54,10 +65,8 @@ def _error_type(failure: Failure) -> str:
 
 def _marker(marker: MarkerRecordedEventAttributes) -> str:
     """The local activity that a marker tells the end of."""
-    payloads = marker.details["data"].payloads if "data" in marker.details else ()
-    told: dict[str, Any] = json.loads(payloads[0].data) if payloads else {}
     outcome = " failed" if marker.HasField("failure") else ""
-    return f"{told.get('activity_type', marker.marker_name)}{outcome}"
+    return f"{local_activity_in(marker) or marker.marker_name}{outcome}"
 
 
 _DETAILS: dict[str, Callable[[Any], str]] = {

@@ -1,0 +1,95 @@
+"""What a principal may read of a workspace: the one way in, for HTTP and for models' tools."""
+
+from dataclasses import asdict, dataclass
+
+from stores.access import ReadingRights
+from stores.keyword.queries import ConversationFilter, InvalidParameterError
+from stores.protocols import StepStore
+from stores.reading.history import read_history
+from stores.reading.pages import HistoryPage, KeywordMatch, SearchPage, SearchPagination
+from stores.reading.parameters import HistoryParameters
+from stores.reading.refusals import ParameterInvalidError, no_workspace
+from stores.reading.searching import Search
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkspaceReader:
+    """Reads one workspace for one principal, with the rights that it had a moment ago.
+
+    Make another one for each question: so each page is read with the rights of its time.
+    """
+
+    store: StepStore
+    rights: ReadingRights
+
+    async def search(self, search: Search) -> SearchPage:
+        """A page of matches, newest turns first; what may not be read is left out before.
+
+        Raises:
+            ParameterInvalidError: the cursor is not one of this search and reader.
+        """
+        parameters = search.parameters
+        try:
+            page = await self.store.keywords.search_history(
+                self.rights.workspace_id,
+                search.query,
+                _filter(self.rights),
+                page_size=parameters.limit,
+                after=parameters.after,
+            )
+        except InvalidParameterError as error:
+            raise ParameterInvalidError(error.problem, parameter=error.parameter) from error
+        shown = KeywordMatch.model_fields
+        return SearchPage(
+            matches=[
+                KeywordMatch(**{name: value for name, value in asdict(e).items() if name in shown})
+                for e in page.matches
+            ],
+            pagination=SearchPagination(next_after=page.next_after),
+        )
+
+    async def read(self, conversation_public_id: str, parameters: HistoryParameters) -> HistoryPage:
+        """A window of a conversation; see `read_history`."""
+        return await read_history(self.store, self.rights, conversation_public_id, parameters)
+
+
+def _filter(rights: ReadingRights) -> ConversationFilter:
+    return ConversationFilter(
+        principal=rights.principal_id,
+        everything=rights.reach == "all",
+        conversation_ids=rights.conversation_ids,
+        owners=frozenset({rights.principal_id}),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Library:
+    """All workspaces of a database, by a store of any of them."""
+
+    store: StepStore
+
+    async def reader(self, principal_id: str | None, workspace_id: str) -> WorkspaceReader:
+        """The principal's way into a workspace.
+
+        Raises:
+            NotFoundError: it is no member, or there is no principal.
+        """
+        store = self.store.for_workspace(workspace_id)
+        rights = await store.conversations.access.rights(principal_id, workspace_id)
+        if rights is None:
+            raise no_workspace()
+        return WorkspaceReader(store=store, rights=rights)
+
+    async def public_reader(
+        self, principal_id: str | None, workspace_public_id: str
+    ) -> WorkspaceReader:
+        """The same by the workspace's public id.
+
+        Raises:
+            NotFoundError: there is no such workspace, or it is no member.
+        """
+        access = self.store.conversations.access
+        workspace_id = await access.find_workspace(workspace_public_id)
+        if workspace_id is None:
+            raise no_workspace()
+        return await self.reader(principal_id, workspace_id)
