@@ -122,11 +122,9 @@ class MongoConversations(ConversationStore):
 
 
 class MongoConversationRows:
-    """`ConversationRows` in an open transaction; without a session, for reads outside of one."""
+    """`ConversationRows` in an open transaction, or in a session that reads one snapshot."""
 
-    def __init__(
-        self, database: Database, session: AsyncClientSession | None, workspace_id: str
-    ) -> None:
+    def __init__(self, database: Database, session: AsyncClientSession, workspace_id: str) -> None:
         self._database = database
         self._session = session
         self._workspace_id = workspace_id

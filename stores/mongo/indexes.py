@@ -166,6 +166,12 @@ def _of_conversations() -> Iterator[Index]:
         only={"principal_id": {"$exists": True}},
     )
     yield Index(
+        name="access_grants_place_v1",
+        collection="access_grants",
+        fields=conversation,
+        only={"principal_id": {"$exists": True}},
+    )
+    yield Index(
         name="conversation_messages_conversation_v1",
         collection="conversation_messages",
         fields=conversation,

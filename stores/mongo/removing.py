@@ -50,7 +50,7 @@ MARKED = frozenset({"events", "snapshots", "tool_effects", "positions"})
 OF_CONVERSATIONS: dict[str, Document] = {
     "conversation_messages": {},
     LOG: {"sequence": {"$gt": 0}},
-    GRANTS: {},
+    GRANTS: {"principal_id": {"$exists": True}},
 }
 """Collections whose rows belong to one conversation, by its id and `workspace_id`, and what names
 their index."""

@@ -17,6 +17,7 @@ from cli.erasing import erased
 from cli.executions_removal import ExecutionsRemoval, OpenExecutionsError
 from client import connect
 from settings import Settings
+from stores.access import Grant
 from stores.erasing import Erasure
 from stores.errors import ConversationConflict, ConversationNotFoundError
 from stores.media.opening import open_media_store
@@ -36,7 +37,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 AGENTS = [make_agent("script"), EchoModel().agent("chatter")]
 
-NOT_OF_ONE = {"commit_heads", "erasures", "payload_chunks"}
+NOT_OF_ONE = {"commit_heads", "erasures", "keyword_lanes", "keyword_rows", "payload_chunks"}
 """What changes although it is not of the conversation that goes: closed, written, touched."""
 
 
@@ -155,6 +156,18 @@ async def test_nothing_is_left_of_a_conversation_and_another_one_is_as_it_was(
     await place.talk(other, others)
     assert set(place.places(word)) >= {"messages", "turns", "payload_chunks", "tool_effects"}
     assert len(await histories_with(place.client, word)) == 4
+    access = place.store.conversations.access
+    grants = [
+        Grant(
+            principal_id="ann",
+            workspace_id="default",
+            created_at=datetime(2026, 1, 1, tzinfo=UTC),
+            conversation_id=each,
+        )
+        for each in (mine, other)
+    ]
+    for each in grants:
+        await access.put_grant(each)
     before = place.documents()
 
     receipt = await place.erase(Erasure(conversation_id=mine), cancels=True)
@@ -167,6 +180,12 @@ async def test_nothing_is_left_of_a_conversation_and_another_one_is_as_it_was(
     assert changed <= NOT_OF_ONE | {"conversations"}
     gone = {(name, key): before[name, key] for name, key in before if (name, key) not in after}
     assert [each for each in gone.values() if others.encode() in each] == []
+    rows = [bson.decode(each) for (name, _), each in after.items() if name == "keyword_rows"]
+    (title,) = (each for each in rows if each["conversation_id"] == mine)
+    assert (title["field"], title["lexemes"]) == ("title", [])
+    assert title["facts"]["is_deleted"]
+    assert {each["field"] for each in rows if each["conversation_id"] == other} > {"prompt"}
+    assert await access.list_grants("ann") == grants[1:]
     assert word not in repr(receipt)
     assert receipt.pending == {}
     assert receipt.counts["runs"] == 4
@@ -254,4 +273,4 @@ async def test_a_workspace_goes_with_everything_and_a_fork_keeps_a_conversation(
             str(place.settings.mongodb_uri), place.settings.mongodb_database
         )
     }
-    assert left <= {"commit_heads", "erasures", "search_state"}
+    assert left <= {"commit_heads", "erasures", "search_state", "keyword_lanes", "keyword_state"}

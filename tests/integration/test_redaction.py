@@ -5,6 +5,7 @@ import base64
 import io
 import logging
 from collections.abc import AsyncGenerator
+from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
@@ -13,14 +14,19 @@ import pytest_asyncio
 from pydantic_ai import Agent, Tool
 from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pymongo import MongoClient
 from temporalio.client import Client, WorkflowFailureError
 
+from cli.verification import Verifier
+from cli.verifying import opened_verifier
 from client import connect
 from converter import close_payloads
 from redacting import build_redaction, mask_log, refuse_plain_payloads
 from settings import Settings
 from stores.attempts import AttemptEnd, ToolAttempt, ToolCallPlace
 from stores.errors import StoreConfigurationError
+from stores.keyword.lexer import lexemes
+from stores.mongo.keyword_rows import keys_of
 from stores.mongo.steps import MongoStepStore
 from stores.redactor import MASK
 from stores.search.answering import search_history
@@ -163,6 +169,40 @@ async def test_a_secret_reaches_the_tool_and_the_model_and_nothing_that_is_kept(
     history = await client.get_workflow_handle(run_id).fetch_history()
     await build_replayer([AGENT], converter=client.data_converter).replay_workflow(history)
     assert settings.redacts
+    for each in (run_id, done.run_id):
+        (found,) = await Verifier(client, store, [AGENT]).verify(each)
+        assert (found.verdict, found.basis) == ("EXACT", "replay"), found.comparison.differences
+        assert found.comparison.compared > 10
+
+
+async def test_verifying_without_the_secrets_is_refused(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SHOP_TOKEN")
+    with pytest.raises(StoreConfigurationError, match="SHOP_TOKEN, which is not set"):
+        async with opened_verifier(settings, "default"):
+            pytest.fail("a repair would have stored what workers mask")
+
+
+async def test_a_repair_writes_masks(
+    client: Client,
+    store: MongoStepStore,
+    mongodb_uri: str,
+    mongodb_database: str,
+    task_queue: str,
+) -> None:
+    async with running_worker(client, store, [AGENT], task_queue):
+        done = await run(client, task_queue, script([[("take", {"token": TOKEN})]]))
+    with MongoClient[dict[str, Any]](mongodb_uri) as mongodb:
+        for name in ("events", "tool_effects", "positions", "messages"):
+            assert mongodb[mongodb_database][name].delete_many({}).deleted_count
+
+    (found,) = await Verifier(client, store, [AGENT]).verify(done.run_id, is_repairing=True)
+    assert (found.verdict, found.comparison.differences) == ("EXACT", [])
+    assert found.repaired > 4
+    assert places_with(mongodb_uri, mongodb_database, TOKEN) == []
+    (effect,) = await store.list_tool_effects(run_id=done.run_id)
+    assert MASK in str(effect.arguments_summary)
 
 
 async def test_a_run_that_continues_goes_on_with_the_mask(
@@ -201,6 +241,15 @@ async def test_a_turn_is_asked_with_the_prompt_as_it_was_said(
         assert prompts(ECHO.seen[-1]) == [f"my token is {MASK}", "and now?"]
 
     assert places_with(mongodb_uri, mongodb_database, TOKEN) == []
+    with MongoClient[dict[str, Any]](mongodb_uri) as mongodb:
+        rows = mongodb[mongodb_database]["keyword_rows"]
+        row = rows.find_one({"position": 0, "field": "prompt"})
+    assert row is not None
+    assert row["lexemes"] == keys_of(lexemes(f"my token is {MASK}"))
+    assert turn.record.sealed_prompt is not None
+    await store.conversations.delete_turn(talk.conversation_id, 0, now=datetime.now(UTC))
+    (turn, _) = await store.conversations.list_turns(talk.conversation_id)
+    assert (turn.record.prompt, turn.record.sealed_prompt) == ("", None)
 
 
 async def test_a_worker_that_redacts_wants_encrypted_payloads(settings: Settings) -> None:

@@ -14,6 +14,7 @@ import pytest_asyncio
 from stores.conversation_records import ConversationSpec, SubmittedMessage, TurnText
 from stores.errors import ExportFileError, ImportRefusedError
 from stores.export_file import ExportWriter, check_export
+from stores.keyword.queries import ConversationFilter, KeywordQuery
 from stores.mongo.steps import MongoStepStore
 from stores.records import ToolEffectResolution
 from stores.redaction import Redaction
@@ -132,6 +133,10 @@ async def test_a_conversation_comes_back_with_its_turns_and_can_be_searched(
         assert run_id != admitted.variant.run_id
         (head,) = await here.conversations.listing("passport")
         assert head.conversation_id.startswith(f"{name}-")
+        keywords = KeywordQuery(text="passport")
+        allowed = ConversationFilter(principal="ann", everything=True)
+        page = await here.keywords.search_history(here.workspace_id, keywords, allowed)
+        assert [each.field for each in page.matches] == ["prompt"]
         (turn,) = await here.conversations.list_turns(head.conversation_id)
         assert turn.record.prompt == "my passport"
         assert turn.active is not None
@@ -245,7 +250,10 @@ async def test_runs_that_are_here_are_refused_and_get_new_ids_on_request(
         await source.restorer(as_new=False).run(path, now=NOW)
     ids = await source.restorer(as_new=True).run(path, now=NOW)
     first, second = await everything(source, "run-1"), await everything(source, ids["run-1"])
-    assert repr(second).replace(ids["run-1"], "run-1") == repr(first)
+    here, there = first[0], second[0]
+    assert here.public_id != there.public_id
+    renamed = repr(second).replace(ids["run-1"], "run-1")
+    assert renamed.replace(there.public_id, here.public_id) == repr(first)
     assert await target.for_workspace("other").list_runs() == []
 
 
