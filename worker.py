@@ -1,7 +1,6 @@
 """The worker: settings, client, store, agents, activities, then work until told to stop."""
 
 import asyncio
-import contextlib
 import linecache
 import logging
 import os
@@ -15,14 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic_ai import Agent
 from pydantic_ai.durable_exec.temporal import AgentPlugin, PydanticAIPlugin
-from temporalio.api.enums.v1 import IndexedValueType
-from temporalio.api.operatorservice.v1 import (
-    AddSearchAttributesRequest,
-    ListSearchAttributesRequest,
-)
 from temporalio.client import Client
 from temporalio.converter import DataConverter
-from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Interceptor, Replayer, Worker, WorkerConfig
 
 from activities.boundaries import BoundaryActivities, HopBounds
@@ -37,7 +30,7 @@ from activities.searching import SearchActivities
 from activities.sessions import SessionActivities
 from activities.streaming import DEFAULT_LIFETIME
 from agents.registry import load_agents
-from client import connect
+from client import connect, existing_search_attributes, register_search_attributes
 from converter import DATA_CONVERTER, for_replay
 from health import ACTIVITY_POLLERS, WORKFLOW_POLLERS, HealthServer, WorkerHealth
 from redacting import build_redaction, mask_log, refuse_plain_payloads
@@ -77,9 +70,6 @@ logger = logging.getLogger("perdure.worker")
 IMPORTED_EARLY = (linecache, tracemalloc, warnings)
 """On Python 3.11 validating a workflow can fail at random where it is the first to import one
 of these (temporalio/sdk-python issue 585)."""
-
-_VISIBILITY_DEADLINE_SECONDS = 30
-"""How long `init` waits until the server knows new search attributes."""
 
 
 def worker_interceptors(
@@ -273,54 +263,6 @@ async def initialise(settings: Settings) -> list[str]:
     finally:
         await store.aclose()
     return [*done, *await register_search_attributes(client)]
-
-
-async def existing_search_attributes(client: Client) -> tuple[str, ...]:
-    """Which of Perdure's search attributes the server knows, in their fixed order.
-
-    None where the server does not tell: a hosted one may hide its operator service.
-    """
-    request = ListSearchAttributesRequest(namespace=client.namespace)
-    try:
-        response = await client.operator_service.list_search_attributes(request)
-    except RPCError as error:
-        logger.warning("Temporal does not tell its search attributes (%s); none is set", error)
-        return ()
-    return tuple(
-        key.name for key in names.SEARCH_ATTRIBUTES if key.name in response.custom_attributes
-    )
-
-
-async def register_search_attributes(client: Client) -> list[str]:
-    """Register the missing search attributes and wait until the server knows them."""
-    missing = {key.name for key in names.SEARCH_ATTRIBUTES} - set(
-        await existing_search_attributes(client)
-    )
-    if not missing:
-        return []
-    keyword = IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD
-    request = AddSearchAttributesRequest(
-        namespace=client.namespace, search_attributes=dict.fromkeys(sorted(missing), keyword)
-    )
-    with contextlib.suppress(_AlreadyExists):
-        await _add_search_attributes(client, request)
-    async with asyncio.timeout(_VISIBILITY_DEADLINE_SECONDS):
-        while missing - set(await existing_search_attributes(client)):  # noqa: ASYNC110
-            await asyncio.sleep(0.2)  # noqa: TID251 - the server offers nothing to wait on
-    return [f"registered search attributes {', '.join(sorted(missing))}"]
-
-
-class _AlreadyExists(Exception):  # noqa: N818 - a signal, not an error
-    """Another `init` was faster."""
-
-
-async def _add_search_attributes(client: Client, request: AddSearchAttributesRequest) -> None:
-    try:
-        await client.operator_service.add_search_attributes(request)
-    except RPCError as error:
-        if error.status is RPCStatusCode.ALREADY_EXISTS:
-            raise _AlreadyExists from error
-        raise
 
 
 async def run_worker(

@@ -76,12 +76,7 @@ class InMemoryStepStore(SingleWrites):
         max_snapshots_per_run: int | None = None,
         redaction: Redaction = NO_REDACTION,
     ) -> None:
-        """Make an empty store.
-
-        Args:
-            workspace_id: the workspace that the store is bound to.
-            max_snapshots_per_run: see `stores.retention`.
-            redaction: what is masked in all that is written.
+        """Make an empty store; see `MongoStepStore` for what it takes.
 
         Raises:
             ValueError: the bound is below 1.

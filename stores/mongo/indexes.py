@@ -6,54 +6,25 @@ read anything. Keys begin with what a cluster would shard by (`run_id`, or the w
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import combinations
 
-from pymongo import IndexModel
 from pymongo.errors import OperationFailure
 
 from stores.errors import StoreConfigurationError
 from stores.mongo.client import Database
 from stores.mongo.documents import Document
 from stores.mongo.failures import DUPLICATE_KEY
+from stores.mongo.index import LIVE as _LIVE
+from stores.mongo.index import Index
 
 _COMPARED = ("key", "partialFilterExpression", "unique", "expireAfterSeconds")
 """What tells one index from another; the server adds options of its own."""
 
 _NAMESPACE_EXISTS = 48
 
-_LIVE: Document = {"live": True}
 _SUPERSEDED: Document = {"mark": "superseded"}
 _UNRESOLVED: Document = {"unresolved": True}
 _LOGGED: Document = {"sequence": {"$exists": True}}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Index:
-    """One index: fields in order, all ascending (MongoDB walks them both ways)."""
-
-    name: str
-    collection: str
-    fields: tuple[str, ...]
-    only: Document = field(default_factory=lambda: dict(_LIVE))
-    is_unique: bool = False
-    expires: bool = False
-    """Its one field is the time when the server removes a document."""
-
-    @property
-    def specification(self) -> Document:
-        """The index as the server describes it."""
-        options: Document = {"unique": True} if self.is_unique else {}
-        if self.expires:
-            options["expireAfterSeconds"] = 0
-        keys = [(each, 1) for each in self.fields]
-        return {"key": keys, "partialFilterExpression": self.only, **options}
-
-    @property
-    def model(self) -> IndexModel:
-        """The index as the driver makes it."""
-        options = dict(self.specification)
-        return IndexModel(options.pop("key"), name=self.name, **options)
 
 
 RUN_FILTERS: dict[str, str] = {

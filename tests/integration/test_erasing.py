@@ -10,6 +10,7 @@ from uuid import uuid4
 import bson
 import pytest
 import pytest_asyncio
+from pydantic_ai import Agent
 from pymongo import MongoClient
 from temporalio.client import Client
 
@@ -35,7 +36,7 @@ from workflows.durable_conversation import DurableConversation
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
-AGENTS = [make_agent("script"), EchoModel().agent("chatter")]
+AGENTS: list[Agent[Any, Any]] = [make_agent("script"), EchoModel().agent("chatter")]
 
 NOT_OF_ONE = {"commit_heads", "erasures", "keyword_lanes", "keyword_rows", "payload_chunks"}
 """What changes although it is not of the conversation that goes: closed, written, touched."""
@@ -180,7 +181,11 @@ async def test_nothing_is_left_of_a_conversation_and_another_one_is_as_it_was(
     assert changed <= NOT_OF_ONE | {"conversations"}
     gone = {(name, key): before[name, key] for name, key in before if (name, key) not in after}
     assert [each for each in gone.values() if others.encode() in each] == []
-    rows = [bson.decode(each) for (name, _), each in after.items() if name == "keyword_rows"]
+    rows: list[dict[str, Any]] = [
+        bson.decode(each)  # pyright: ignore[reportUnknownMemberType] - the driver's
+        for (name, _), each in after.items()
+        if name == "keyword_rows"
+    ]
     (title,) = (each for each in rows if each["conversation_id"] == mine)
     assert (title["field"], title["lexemes"]) == ("title", [])
     assert title["facts"]["is_deleted"]
