@@ -3,7 +3,7 @@
 import importlib
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import cast
 
 from settings import Settings
@@ -99,7 +99,7 @@ def _hook(path: str) -> Hook:
     except (ImportError, ValueError) as error:
         msg = f"PERDURE_REDACTOR is {path!r}, whose module cannot be imported: {error}"
         raise StoreConfigurationError(msg) from error
-    if not isinstance(found, Callable):
+    if not callable(found):
         msg = f"PERDURE_REDACTOR is {path!r}; write module:function, of a function of one text"
         raise StoreConfigurationError(msg)
     return cast("Hook", found)

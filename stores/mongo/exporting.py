@@ -82,7 +82,8 @@ class Exporter:
     def _masked(self, line: Line) -> Line:
         if self._redactor is None:
             return line
-        return json.loads(self._redactor.known(json.dumps(line)))
+        masked: Line = json.loads(self._redactor.known(json.dumps(line)))
+        return masked
 
     # Which runs
 
