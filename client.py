@@ -1,9 +1,17 @@
 """Connecting to Temporal, with the one data converter that every process shares."""
 
+import asyncio
+import contextlib
+import logging
 import re
 from collections.abc import Sequence
 
 from pydantic_ai.durable_exec.temporal import PydanticAIPlugin
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import (
+    AddSearchAttributesRequest,
+    ListSearchAttributesRequest,
+)
 from temporalio.client import Client, Plugin
 from temporalio.converter import DataConverter
 from temporalio.runtime import Runtime
@@ -13,6 +21,9 @@ from converter import build_data_converter
 from settings import Settings
 from stores.payload_store import ChunkStore
 from temporal_tls import TemporalUnavailableError, certificate_problem, tls_of
+from workflows import names
+
+logger = logging.getLogger("perdure.client")
 
 
 async def connect(
@@ -90,3 +101,55 @@ async def _check_namespace(client: Client, address: str) -> None:
             "PERDURE_TEMPORAL_NAMESPACE to one that exists"
         )
         raise TemporalUnavailableError(message) from error
+
+
+async def existing_search_attributes(client: Client) -> tuple[str, ...]:
+    """Which of Perdure's search attributes the server knows, in their fixed order.
+
+    None where the server does not tell: a hosted one may hide its operator service.
+    """
+    request = ListSearchAttributesRequest(namespace=client.namespace)
+    try:
+        response = await client.operator_service.list_search_attributes(request)
+    except RPCError as error:
+        logger.warning("Temporal does not tell its search attributes (%s); none is set", error)
+        return ()
+    return tuple(
+        key.name for key in names.SEARCH_ATTRIBUTES if key.name in response.custom_attributes
+    )
+
+
+async def register_search_attributes(client: Client) -> list[str]:
+    """Register the missing search attributes and wait until the server knows them."""
+    missing = {key.name for key in names.SEARCH_ATTRIBUTES} - set(
+        await existing_search_attributes(client)
+    )
+    if not missing:
+        return []
+    keyword = IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD
+    request = AddSearchAttributesRequest(
+        namespace=client.namespace, search_attributes=dict.fromkeys(sorted(missing), keyword)
+    )
+    with contextlib.suppress(_AlreadyExists):
+        await _add_search_attributes(client, request)
+    async with asyncio.timeout(_VISIBILITY_DEADLINE_SECONDS):
+        while missing - set(await existing_search_attributes(client)):  # noqa: ASYNC110
+            await asyncio.sleep(0.2)  # noqa: TID251 - the server offers nothing to wait on
+    return [f"registered search attributes {', '.join(sorted(missing))}"]
+
+
+class _AlreadyExists(Exception):  # noqa: N818 - a signal, not an error
+    """Another `init` was faster."""
+
+
+async def _add_search_attributes(client: Client, request: AddSearchAttributesRequest) -> None:
+    try:
+        await client.operator_service.add_search_attributes(request)
+    except RPCError as error:
+        if error.status is RPCStatusCode.ALREADY_EXISTS:
+            raise _AlreadyExists from error
+        raise
+
+
+_VISIBILITY_DEADLINE_SECONDS = 30
+"""How long `init` waits until the server knows new search attributes."""

@@ -14,6 +14,8 @@ from temporalio.converter import (
     ActivitySerializationContext,
     DataConverter,
     DefaultFailureConverter,
+    DefaultFailureConverterWithEncodedAttributes,
+    FailureConverter,
     SerializationContext,
 )
 from temporalio.exceptions import ApplicationError
@@ -184,7 +186,7 @@ def build_data_converter(
     return PerdureDataConverter(
         payload_converter_class=_payload_converter_class(base, is_stored=storage is not None),
         payload_codec=codec,
-        failure_converter_class=base.failure_converter_class,
+        failure_converter_class=_failure_converter_class(base, settings),
         external_storage=storage,
     )
 
@@ -202,6 +204,18 @@ def _payload_converter_class(
         "encode messages as pydantic-ai needs. Derive it from converter.PerdurePayloadConverter"
     )
     raise ValueError(message)
+
+
+def _failure_converter_class(base: DataConverter, settings: Settings) -> type[FailureConverter]:
+    """Errors tell what tools were given: where that is not to be read, their words are encrypted.
+
+    Failures that were written otherwise are read as ever.
+    """
+    given = base.failure_converter_class
+    is_ours = given is DefaultFailureConverter
+    if is_ours and settings.redacts and settings.payload_keys:
+        return DefaultFailureConverterWithEncodedAttributes
+    return given
 
 
 def _driver(settings: Settings, keys: Keyring, chunks: ChunkStore | None) -> PayloadDriver:

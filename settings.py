@@ -218,6 +218,24 @@ class Settings(BaseSettings):
     payload_workspace_keys: dict[str, str] = Field(
         default={}, description="JSON object of workspaces with a key of their own: id to key id"
     )
+    retention: str = Field(
+        default="",
+        description="what is kept of ended runs: JSON object of policies by workspace, or `file:` "
+        "and a path",
+    )
+    redact_env: str = Field(
+        default="",
+        description="comma-separated names of environment variables whose values are never stored",
+    )
+    redact_patterns: list[str] = Field(
+        default=[], description="JSON list of regular expressions; what one matches is not stored"
+    )
+    redactor: str | None = Field(
+        default=None, description="module:function that masks a text, after these two"
+    )
+    allow_plain_payloads: bool = Field(
+        default=False, description="let a worker that redacts run without encrypted payloads"
+    )
     api_host: str = Field(default="127.0.0.1", description="address of `perdure api`")
     api_port: int = Field(default=17280, ge=0, le=65535, description="its port; 0: any free one")
     api_jwt_issuer: str | None = Field(
@@ -262,6 +280,16 @@ class Settings(BaseSettings):
     def stores_payloads(self) -> bool:
         """Whether large payloads are stored beside the history."""
         return self.payload_storage and self.mongodb_uri is not None
+
+    @property
+    def redacted_variables(self) -> tuple[str, ...]:
+        """`redact_env` as a tuple of names."""
+        return tuple(name.strip() for name in self.redact_env.split(",") if name.strip())
+
+    @property
+    def redacts(self) -> bool:
+        """Whether anything is masked in the store."""
+        return bool(self.redacted_variables or self.redact_patterns or self.redactor)
 
     @property
     def agent_paths(self) -> tuple[str, ...]:

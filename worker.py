@@ -1,7 +1,6 @@
 """The worker: settings, client, store, agents, activities, then work until told to stop."""
 
 import asyncio
-import contextlib
 import linecache
 import logging
 import os
@@ -15,14 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic_ai import Agent
 from pydantic_ai.durable_exec.temporal import AgentPlugin, PydanticAIPlugin
-from temporalio.api.enums.v1 import IndexedValueType
-from temporalio.api.operatorservice.v1 import (
-    AddSearchAttributesRequest,
-    ListSearchAttributesRequest,
-)
 from temporalio.client import Client
 from temporalio.converter import DataConverter
-from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Interceptor, Replayer, Worker, WorkerConfig
 
 from activities.boundaries import BoundaryActivities, HopBounds
@@ -32,13 +25,16 @@ from activities.history import HistoryActivities
 from activities.naming import NamingActivities
 from activities.payloads import PayloadInterceptor, PayloadSettling
 from activities.reconciling import ReconcileActivities
+from activities.retaining import Retain, RetentionActivities
 from activities.searching import SearchActivities
 from activities.sessions import SessionActivities
 from activities.streaming import DEFAULT_LIFETIME
 from agents.registry import load_agents
-from client import connect
+from client import connect, existing_search_attributes, register_search_attributes
 from converter import DATA_CONVERTER, for_replay
 from health import ACTIVITY_POLLERS, WORKFLOW_POLLERS, HealthServer, WorkerHealth
+from redacting import build_redaction, mask_log, refuse_plain_payloads
+from retaining import retention_of
 from sandbox import workflow_runner
 from settings import InvalidSettingsError, Settings, load_settings, option_parser
 from stores.errors import StoreConfigurationError
@@ -48,6 +44,7 @@ from stores.memory import InMemoryStepStore
 from stores.opening import open_step_store
 from stores.protocols import StepStore
 from stores.reading.reader import Library
+from stores.retention_policies import load_policies
 from telemetry.instruments import MeteringInterceptor
 from telemetry.logs import set_up_logs
 from telemetry.observing import StoreObserver, observe_health, observe_payloads
@@ -73,9 +70,6 @@ logger = logging.getLogger("perdure.worker")
 IMPORTED_EARLY = (linecache, tracemalloc, warnings)
 """On Python 3.11 validating a workflow can fail at random where it is the first to import one
 of these (temporalio/sdk-python issue 585)."""
-
-_VISIBILITY_DEADLINE_SECONDS = 30
-"""How long `init` waits until the server knows new search attributes."""
 
 
 def worker_interceptors(
@@ -150,7 +144,10 @@ def build_worker(
         **worker_options(settings),
         "client": client,
         "workflows": [] if settings.role == "activities" else [*WORKFLOWS, *workflows],
-        "activities": [*_activities(store, boundaries), *activities],
+        "activities": [
+            *_activities(store, boundaries, retention_of(settings, store, client)),
+            *activities,
+        ],
         "plugins": [AgentPlugin(agent) for agent in agents],
         "interceptors": [*around, MeteringInterceptor()] if is_metered else around,
         "workflow_runner": workflow_runner(client.data_converter),
@@ -158,7 +155,9 @@ def build_worker(
     return Worker(**config)
 
 
-def _activities(store: StepStore, boundaries: BoundaryActivities) -> list[Callable[..., object]]:
+def _activities(
+    store: StepStore, boundaries: BoundaryActivities, retain: Retain
+) -> list[Callable[..., object]]:
     """Perdure's own; those of agents come with their plugins."""
     history = HistoryActivities(store)
     sessions = SessionActivities(Library(store=store))
@@ -173,6 +172,7 @@ def _activities(store: StepStore, boundaries: BoundaryActivities) -> list[Callab
         sessions.session_read,
         *ConversationActivities(store).activities,
         NamingActivities(store).name_conversation,
+        RetentionActivities(retain).apply_retention,
     ]
 
 
@@ -189,12 +189,17 @@ def activity_arguments(
     plugins = [AgentPlugin(agent) for agent in agents]
     of_agents = [cast("Sequence[Callable[..., object]]", each.activities) for each in plugins]
     functions = [
-        *_activities(store, BoundaryActivities(store)),
+        *_activities(store, BoundaryActivities(store), _retain_nothing),
         *(each for of_agent in of_agents for each in of_agent),
         *activities,
     ]
     definitions = [getattr(each, _DEFINITION) for each in functions]
     return {str(each.name): each.arg_types for each in definitions}
+
+
+async def _retain_nothing(_: Callable[[str], None]) -> dict[str, dict[str, int]]:
+    """For who asks an activity only what it takes."""
+    return {}
 
 
 _DEFINITION = "__temporal_activity_definition"
@@ -260,54 +265,6 @@ async def initialise(settings: Settings) -> list[str]:
     return [*done, *await register_search_attributes(client)]
 
 
-async def existing_search_attributes(client: Client) -> tuple[str, ...]:
-    """Which of Perdure's search attributes the server knows, in their fixed order.
-
-    None where the server does not tell: a hosted one may hide its operator service.
-    """
-    request = ListSearchAttributesRequest(namespace=client.namespace)
-    try:
-        response = await client.operator_service.list_search_attributes(request)
-    except RPCError as error:
-        logger.warning("Temporal does not tell its search attributes (%s); none is set", error)
-        return ()
-    return tuple(
-        key.name for key in names.SEARCH_ATTRIBUTES if key.name in response.custom_attributes
-    )
-
-
-async def register_search_attributes(client: Client) -> list[str]:
-    """Register the missing search attributes and wait until the server knows them."""
-    missing = {key.name for key in names.SEARCH_ATTRIBUTES} - set(
-        await existing_search_attributes(client)
-    )
-    if not missing:
-        return []
-    keyword = IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD
-    request = AddSearchAttributesRequest(
-        namespace=client.namespace, search_attributes=dict.fromkeys(sorted(missing), keyword)
-    )
-    with contextlib.suppress(_AlreadyExists):
-        await _add_search_attributes(client, request)
-    async with asyncio.timeout(_VISIBILITY_DEADLINE_SECONDS):
-        while missing - set(await existing_search_attributes(client)):  # noqa: ASYNC110
-            await asyncio.sleep(0.2)  # noqa: TID251 - the server offers nothing to wait on
-    return [f"registered search attributes {', '.join(sorted(missing))}"]
-
-
-class _AlreadyExists(Exception):  # noqa: N818 - a signal, not an error
-    """Another `init` was faster."""
-
-
-async def _add_search_attributes(client: Client, request: AddSearchAttributesRequest) -> None:
-    try:
-        await client.operator_service.add_search_attributes(request)
-    except RPCError as error:
-        if error.status is RPCStatusCode.ALREADY_EXISTS:
-            raise _AlreadyExists from error
-        raise
-
-
 async def run_worker(
     settings: Settings, *, stop: asyncio.Event, telemetry: Telemetry | None = None
 ) -> None:
@@ -357,12 +314,17 @@ async def run_worker(
 async def _opened_store(settings: Settings) -> AsyncGenerator["MongoStepStore"]:
     from stores.mongo.steps import MongoStepStore  # noqa: PLC0415 - the driver takes long
 
+    refuse_plain_payloads(settings)
+    load_policies(settings.retention)  # a policy that contradicts itself is told here, not at night
+    redaction = build_redaction(settings)
+    mask_log(redaction)
     store = MongoStepStore(
         db_url=settings.mongodb_uri,
         database=settings.mongodb_database,
         max_snapshots_per_run=settings.max_snapshots_per_run,
         media_store=open_media_store(settings.media),
         media_threshold_bytes=settings.media_threshold_bytes,
+        redaction=redaction,
     )
     try:
         yield store

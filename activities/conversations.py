@@ -284,6 +284,10 @@ class ConversationActivities:
                 max_tokens=request.max_tokens,
             )
         )
+        try:
+            prompt = store.conversations.prompt_of(turn.record)
+        except StoreError as error:
+            raise as_application_error(error) from error
         _LOGGER.info(
             "turn %d of conversation %r: %d characters, %d messages",
             request.position,
@@ -292,7 +296,7 @@ class ConversationActivities:
             len(messages),
         )
         return BeginTurnResult(
-            prompt=turn.record.prompt, messages=messages, path_revision=variant.path_revision
+            prompt=prompt, messages=messages, path_revision=variant.path_revision
         )
 
     @activity.defn(name="finish_turn")

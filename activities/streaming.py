@@ -9,6 +9,8 @@ import logging
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 
+from stores.errors import RedactionError
+from stores.redactor import MASK, Redactor
 from stores.streaming import StreamChunk, StreamItem, StreamItemKind, StreamStore, StreamTake
 
 logger = logging.getLogger(__name__)
@@ -40,14 +42,22 @@ class StreamWriter:
     Args:
         take: the attempt that speaks.
         lifetime: how long the items are kept.
+        redactor: masks the text; a word is then written when it has ended.
     """
 
     def __init__(
-        self, store: StreamStore, take: StreamTake, *, lifetime: timedelta = DEFAULT_LIFETIME
+        self,
+        store: StreamStore,
+        take: StreamTake,
+        *,
+        lifetime: timedelta = DEFAULT_LIFETIME,
+        redactor: Redactor | None = None,
     ) -> None:
         self._store = store
         self._take = take
         self._lifetime = lifetime
+        self._redactor = redactor
+        self._held = ""
         self._waiting: list[StreamItem] = []
         self._flushed: tuple[StreamItem, ...] = ()
         """What the newest flush holds, of which it is not known that it is written: it is repeated
@@ -64,6 +74,18 @@ class StreamWriter:
 
     def write(self, kind: StreamItemKind, text: str = "") -> None:
         """Add an item. Returns at once, and never raises."""
+        if self._redactor is None:
+            self._add(kind, text)
+            return
+        self._held += text
+        end = self._redactor.settled(self._held) if kind == "text" else len(self._held)
+        told, self._held = self._held[:end], self._held[end:]
+        if told:
+            self._add("text", _masked(self._redactor, told))
+        if kind != "text":
+            self._add(kind)
+
+    def _add(self, kind: StreamItemKind, text: str = "") -> None:
         if self._is_closed or self._is_lost:
             return
         self._backlog += len(text)
@@ -75,6 +97,7 @@ class StreamWriter:
 
     def restart(self) -> None:
         """Take back what was said so far in this take, if anything was: another model begins."""
+        self._held = ""
         if self._written + len(self._flushed) + len(self._waiting) > 1:
             self.write("restarted")
 
@@ -137,6 +160,13 @@ class StreamWriter:
             take.attempt,
             reason,
         )
+
+
+def _masked(redactor: Redactor, text: str) -> str:
+    try:
+        return redactor.text(text)
+    except RedactionError:  # the run hears of it when its answer is stored
+        return MASK
 
 
 current_stream: ContextVar[StreamWriter | None] = ContextVar("perdure_current_stream", default=None)

@@ -26,6 +26,7 @@ from benchmarks.parallel import measure_parallel
 from benchmarks.reads import measure_reads
 from benchmarks.reference_environment import reference_python
 from benchmarks.report import Result, print_report, print_report_json, write_page
+from benchmarks.retention import measure_retention
 from benchmarks.runs import measure_runs
 from benchmarks.seconds import measure_seconds
 from benchmarks.sizes import measure_sizes
@@ -58,6 +59,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Awaitable[Sequence[Figure]]]] = {
     "outage": measure_outage,
     "media": measure_media,
     "turns": measure_turns,
+    "retention": measure_retention,
     "reads": measure_reads,
     "sizing": measure_sizing,
     "load": measure_load,

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from settings import Settings
     from stores.mongo.chunk_sweeping import ChunkSweep
-    from stores.mongo.detail_retention import PrunedDetails
     from stores.mongo.steps import MongoStepStore
     from stores.mongo.sweeping import Sweep
+    from stores.retention_policies import Retained
 
 BETWEEN_NOTES = timedelta(seconds=2)
 
@@ -76,7 +76,9 @@ def gc_command(
     if as_json:
         told = {"grace_days": grace_days, "workspace_id": workspace}
         beside = None if payloads is None else asdict(payloads)
-        details = None if pruned is None else asdict(pruned)
+        details = None
+        if pruned is not None:
+            details = {"runs": pruned.detailed, "rows": pruned.rows, "open": pruned.unresolved}
         print_json({**asdict(swept), **told, "payloads": beside, "details": details})
         return
     verb = "would remove" if swept.is_dry else "removed"
@@ -92,16 +94,17 @@ def gc_command(
             f"{payloads.manifests} manifests; looked at {payloads.workflows} workflows"
         )
     if pruned is not None:
-        rows = ", ".join(f"{count} {name}" for name, count in pruned.rows.items())
-        print_text(f"{verb} the details of {pruned.runs} runs: {rows}")
+        rows = "" if pruned.is_dry else f": {pruned.rows} rows"
+        print_text(f"{verb} the details of {pruned.detailed} runs{rows}")
     found = swept.messages + swept.positions + swept.media + (payloads.chunks if payloads else 0)
+    found += pruned.detailed if pruned else 0
     if swept.is_dry and found:
         note("Nothing was touched: the same command with --delete removes them.")
 
 
 async def _prune(
     settings: "Settings", workspace: str | None, *, age: timedelta, is_dry: bool
-) -> "PrunedDetails":
+) -> "Retained":
     now = datetime.now(UTC)  # noqa: TID251 - the command line has no other clock
     async with opened_mongodb(settings) as store:
         bound = store if workspace is None else store.for_workspace(workspace)

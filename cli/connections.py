@@ -111,12 +111,19 @@ def not_found_message(
 
 
 @asynccontextmanager
-async def opened_mongodb(settings: "Settings") -> AsyncGenerator["MongoStepStore"]:
+async def opened_mongodb(
+    settings: "Settings", *, masks_as_workers: bool = False
+) -> AsyncGenerator["MongoStepStore"]:
     """The same with what only MongoDB offers, bound to the default workspace.
+
+    Args:
+        settings: name the servers, and what is masked.
+        masks_as_workers: it has to be exactly what workers mask, as they know all secrets.
 
     Raises:
         UnreachableError: no MongoDB is configured, and no `perdure dev` runs.
-        StoreConfigurationError: the settings name no media store.
+        StoreConfigurationError: the settings name no media store, or a variable of
+            PERDURE_REDACT_ENV is not set where it has to be.
     """
     from stores.mongo.steps import MongoStepStore  # noqa: PLC0415
 
@@ -127,6 +134,7 @@ async def opened_mongodb(settings: "Settings") -> AsyncGenerator["MongoStepStore
             "name its directory with --data-dir"
         )
         raise UnreachableError(message)
+    from redacting import build_redaction  # noqa: PLC0415
     from stores.media.opening import open_media_store  # noqa: PLC0415
 
     store = MongoStepStore(
@@ -134,6 +142,7 @@ async def opened_mongodb(settings: "Settings") -> AsyncGenerator["MongoStepStore
         database=settings.mongodb_database,
         media_store=open_media_store(settings.media),
         media_threshold_bytes=settings.media_threshold_bytes,
+        redaction=build_redaction(settings, is_strict=masks_as_workers),
     )
     try:
         yield store

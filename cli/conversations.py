@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from cli.connections import connected_client, current_settings, opened_store
-from cli.failures import CommandError
+from cli.connections import current_settings, opened_store
+from cli.erasing import erased
 from cli.options import AsJson, Workspace
 from cli.output import moment, note, print_json, print_table, print_text
 
 if TYPE_CHECKING:
     from settings import Settings
     from stores.conversation_records import ConversationRecord, RemovedConversation
+    from stores.erasing import Receipt
     from stores.rebuilding import Rebuilt
 
 ConversationId = Annotated[
@@ -101,12 +102,15 @@ def delete_conversation_command(
     workspace: Workspace = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Delete a conversation with its runs and the messages that nothing else refers to.
+    """Delete a conversation with its runs and all that nothing else refers to.
 
-    A turn in progress is cancelled first. Turns that forks have inherited stay for them. With
-    --turn only what was said in that turn goes: its place stays, in forks, too, and the histories
-    of later runs say that it was deleted.
+    A turn in progress is cancelled first. Turns that forks have inherited stay for them; `erase`
+    asks about those. What Temporal has of it goes as well. With --turn only what was said in that
+    turn goes: its place stays, in forks, too, and the histories of later runs say that it was
+    deleted.
     """
+    from stores.erasing import Erasure  # noqa: PLC0415
+
     settings = current_settings()
     head = asyncio.run(_known(settings, workspace, conversation))
     what = conversation if turn is None else f"turn {turn} of {conversation}"
@@ -114,15 +118,19 @@ def delete_conversation_command(
         print_text(f"would delete {what}: {head.turn_count} turns with agent {head.agent}")
         note("Nothing was touched: the same command with --delete removes it.")
         return
+    erasure = Erasure(conversation_id=conversation, keeps_inherited=True)
+    removed: Receipt | RemovedConversation | None
     if turn is None:
-        removed = asyncio.run(_delete(settings, workspace, conversation))
+        removed = asyncio.run(erased(settings, workspace, erasure, cancels=True, is_dry=False))
     else:
         removed = asyncio.run(_delete_turn(settings, workspace, conversation, turn))
+    if removed is None:
+        return
     if as_json:
         print_json(asdict(removed))
         return
     print_text(f"deleted {what}")
-    for name, count in removed.counts.items():
+    for name, count in sorted(removed.counts.items()):
         print_text(f"  {name}: {count}")
 
 
@@ -137,48 +145,9 @@ async def _known(settings: "Settings", workspace: str, conversation: str) -> "Co
     return head
 
 
-async def _delete(settings: "Settings", workspace: str, conversation: str) -> "RemovedConversation":
-    await _end(settings, workspace, conversation)
-    now = datetime.now(UTC)  # noqa: TID251 - the command line has no other clock
-    async with opened_store(settings, workspace) as store:
-        return await store.conversations.delete(conversation, now=now)
-
-
 async def _delete_turn(
     settings: "Settings", workspace: str, conversation: str, turn: int
 ) -> "RemovedConversation":
     now = datetime.now(UTC)  # noqa: TID251 - the command line has no other clock
     async with opened_store(settings, workspace) as store:
         return await store.conversations.delete_turn(conversation, turn, now=now)
-
-
-async def _end(settings: "Settings", workspace: str, conversation: str) -> None:
-    """Cancel the conversation's workflow, and its turn with it, and wait until both have ended."""
-    from temporalio.client import WorkflowFailureError  # noqa: PLC0415
-    from temporalio.service import RPCError, RPCStatusCode  # noqa: PLC0415
-
-    from workflows.conversation_models import conversation_workflow_id  # noqa: PLC0415
-
-    client = await connected_client(settings)
-    handle = client.get_workflow_handle(conversation_workflow_id(workspace, conversation))
-    try:
-        await handle.cancel()
-    except RPCError as error:
-        if error.status is not RPCStatusCode.NOT_FOUND:
-            raise
-        return  # it has ended
-    try:
-        async with asyncio.timeout(_END_SECONDS):
-            await handle.result()
-    except WorkflowFailureError:
-        return
-    except TimeoutError as error:
-        message = (
-            f"conversation {conversation!r} did not end within {_END_SECONDS} s of being "
-            "cancelled: no worker runs, or a tool goes on. Nothing was deleted"
-        )
-        raise CommandError(message) from error
-
-
-_END_SECONDS = 30
-"""A tool hears of a cancellation with its next heartbeat."""

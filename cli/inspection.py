@@ -259,6 +259,7 @@ def _record_facts(record: "RunRecord", parent_state: str | None) -> list[tuple[s
         ("Metadata", ", ".join(f"{k}={v}" for k, v in record.metadata.items())),
         ("Started", f"{moment(record.started_at)} ({age(record.started_at)})"),
         ("Ended", moment(record.ended_at)),
+        ("Details removed", moment(record.details_pruned_at)),
         ("Error", record.error),
         ("Usage", ", ".join(f"{k} {v}" for k, v in (record.usage or {}).items() if v)),
         ("Executions", _executions_words(record)),

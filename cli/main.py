@@ -29,6 +29,8 @@ from cli.demo import demo_command
 from cli.dev import dev_command
 from cli.difference import diff_command
 from cli.draining import drain_command
+from cli.erasing import erase_command
+from cli.exporting import export_command, import_command
 from cli.failures import CommandError, ExitCode
 from cli.following import follow_command
 from cli.importing import import_harness_command
@@ -41,6 +43,7 @@ from cli.reindexing import reindex_command
 from cli.replay import replay_command
 from cli.replay_checking import replay_check_command
 from cli.resolving import resolve_command
+from cli.retention import retention_app
 from cli.runs import (
     events_command,
     messages_command,
@@ -173,6 +176,9 @@ _add(
     delete_conversation_command,
     "perdure delete-conversation trip-1 --delete",
 )
+_add("erase", erase_command, "perdure erase trip-1 --delete --cancel")
+_add("export", export_command, "perdure export trip-1 --to trip-1.jsonl")
+_add("import", import_command, "perdure import trip-1.jsonl --as-new")
 _add("new-agent", new_agent_command, "perdure new-agent concierge --like conversation")
 _add("tree", tree_command, "perdure tree trip-1")
 _add("diff", diff_command, "perdure diff scripted-20260101-120000-3fa9c1 mine --json")
@@ -187,6 +193,9 @@ _add(
 )
 _add("verify", verify_command, "perdure verify scripted-20260101-120000-3fa9c1")
 _add("replay", replay_command, "perdure replay scripted-20260101-120000-3fa9c1")
+
+
+app.add_typer(retention_app)
 
 
 def main() -> Never:

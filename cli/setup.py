@@ -118,7 +118,7 @@ async def _temporal(settings: "Settings") -> AsyncIterator[Finding]:
 
 
 async def _search_attributes(client: "Client") -> Finding:
-    from worker import existing_search_attributes  # noqa: PLC0415
+    from client import existing_search_attributes  # noqa: PLC0415
     from workflows.names import SEARCH_ATTRIBUTES  # noqa: PLC0415
 
     existing = await existing_search_attributes(client)

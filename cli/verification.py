@@ -243,8 +243,9 @@ class Verifier:
             queued_at=group.queued_at,
         )
         ineffective = {"refused", "suppressed"} if result.verdict != "suppress" else {"refused"}
+        commit = Commit(operations=group.operations, now=group.queued_at, position=position)
         await expected.take(
-            Commit(operations=group.operations, now=group.queued_at, position=position),
+            self._store.redaction.commit(commit),  # as the store did with what it was given
             digest=result.digest,
             left_out=[e.index for e in result.outcomes if e.disposition in ineffective],
         )

@@ -135,6 +135,7 @@ async def opened_verifier(settings: "Settings", workspace: str) -> "AsyncGenerat
     Raises:
         CommandError: an agent cannot be loaded.
         UnreachableError: a server does not answer.
+        StoreConfigurationError: what workers mask is not known here; a repair would store it.
     """
     from agents.registry import load_agents  # noqa: PLC0415
     from cli.verification import Verifier  # noqa: PLC0415
@@ -145,7 +146,7 @@ async def opened_verifier(settings: "Settings", workspace: str) -> "AsyncGenerat
         agents = load_agents(settings.agent_paths or DEV_AGENTS.split(","))
     except AgentSetupError as error:
         raise CommandError(str(error)) from error
-    async with opened_mongodb(settings) as store:
+    async with opened_mongodb(settings, masks_as_workers=True) as store:
         client = await connected_client(settings)
         try:
             yield Verifier(client, store.for_workspace(workspace), agents)

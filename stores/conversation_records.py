@@ -97,6 +97,8 @@ class TurnRecord:
     source_conversation_id: str | None = None
     source_variant_count: int = 0
     """Variants up to this number are those of the source."""
+    sealed_prompt: str | None = None
+    """Where the prompt is masked and there is a key: the prompt as it was, encrypted, in base64."""
 
     @property
     def is_visible(self) -> bool:
@@ -166,6 +168,8 @@ class SubmittedMessage:
     message_id: str
     text: str
     principal: str | None = None
+    sealed_text: str | None = None
+    """See `TurnRecord.sealed_prompt`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -221,6 +221,7 @@ async def append_turn(
         public_id=new_public_id(now, after=head.last_turn_public_id),
         message_id=message.message_id,
         prompt=storable(message.text),
+        sealed_prompt=message.sealed_text,
         principal=message.principal,
         created_at=now,
     )
@@ -362,7 +363,7 @@ async def spoken_turn(
 
 def buried_turn(turn: TurnRecord) -> TurnRecord:
     """What stays of a deleted turn: its place and its ids, and no word of it."""
-    return replace(turn, prompt="", steers=(), is_tombstone=True)
+    return replace(turn, prompt="", steers=(), sealed_prompt=None, is_tombstone=True)
 
 
 def refuse_unfinished(turn: TurnRecord, variants: Sequence[VariantRecord]) -> None:

@@ -173,6 +173,10 @@ class ConversationStore(TurnStore):
             ConversationNotFoundError: there is none.
             ConversationConflict: the name is manual or newer, or the content changed since.
         """
+        mask = self._redaction.text
+        name = ConversationName(
+            title=mask(name.title), subtitle=mask(name.subtitle), tags=tuple(map(mask, name.tags))
+        )
 
         async def work(rows: ConversationRows) -> tuple[ConversationRecord, bool]:
             head = await get_head(rows, conversation_id)
@@ -255,6 +259,8 @@ def buried(head: ConversationRecord, now: datetime) -> ConversationRecord:
         title="",
         subtitle="",
         tags=(),
+        principal=None,
+        settings="{}",
         revision=head.revision + 1,
         updated_at=max(now, head.updated_at),
     )

@@ -16,6 +16,7 @@ from stores.operations import (
     AnnotateToolEffect,
     EffectOperation,
     FinishToolEffect,
+    MaskedStartToolEffect,
     StartToolEffect,
 )
 from stores.preparing import PreparedCommit
@@ -185,10 +186,13 @@ def described(row: EffectRow, operation: EffectOperation) -> EffectRow:
     if not isinstance(operation, StartToolEffect):
         return row
     arguments = operation.arguments
+    digest = None if arguments is None else arguments_digest(arguments)
+    if isinstance(operation, MaskedStartToolEffect):
+        digest = operation.given_digest
     return replace(
         row,
         effect=operation.effect,
-        arguments_digest=None if arguments is None else arguments_digest(arguments),
+        arguments_digest=digest,
         arguments_summary=storable(arguments and arguments[:ARGUMENTS_SUMMARY_LENGTH]),
     )
 

@@ -270,6 +270,42 @@ class UnknownPayloadKeyError(StoreError):
         )
 
 
+class RedactionError(StoreError):
+    """What is to be stored could not be redacted, so it is not stored."""
+
+
+class UnsealedError(StoreError):
+    """What was kept encrypted beside a run cannot be read with the key that its name says."""
+
+    def __init__(self, key_id: str) -> None:
+        self.key_id = key_id
+        super().__init__(key_id)
+
+    def __str__(self) -> str:
+        """What was tried, on which id, what was found, what to do."""
+        return (
+            f"what was sealed with payload key {self.key_id!r} does not open with the key of that "
+            "id here; give PERDURE_PAYLOAD_KEYS the secret that it had"
+        )
+
+
+class ExportFileError(StoreError, ValueError):
+    """A file cannot be imported: it is no export, of a newer version, cut, or was changed."""
+
+    def __init__(self, path: object, problem: str) -> None:
+        self.path = path
+        self.problem = problem
+        super().__init__(path, problem)
+
+    def __str__(self) -> str:
+        """What was tried, on which file, what was found."""
+        return f"{str(self.path)!r} {self.problem}. Nothing was imported"
+
+
+class ImportRefusedError(StoreError, ValueError):
+    """An export does not go into this store as it is. Nothing was written."""
+
+
 class ConversationError(StoreError):
     """A conversation cannot do what it was asked. The message names it and says why."""
 

@@ -46,6 +46,7 @@ from stores.records import (
     StepEvent,
     ToolEffectRecord,
 )
+from stores.redaction import NO_REDACTION, Redaction
 from stores.retention import check_bound, prunable
 from stores.rows import (
     SnapshotRow,
@@ -65,8 +66,14 @@ class LocalStepStore(SingleWrites, ABC):
     """`StepStore` over `LocalRows`. All work is done in threads, off the event loop."""
 
     def __init__(
-        self, *, workspace_id: str, max_snapshots_per_run: int | None, media: MessageMedia
+        self,
+        *,
+        workspace_id: str,
+        max_snapshots_per_run: int | None,
+        media: MessageMedia,
+        redaction: Redaction = NO_REDACTION,
     ) -> None:
+        self.redaction = redaction
         self._workspace_id = check_identifier("workspace_id", workspace_id)
         self._bound = check_bound(max_snapshots_per_run)
         self._media = media
@@ -147,6 +154,7 @@ class LocalStepStore(SingleWrites, ABC):
                 for.
         """
         check_identifiers(commit)
+        commit = self.redaction.commit(commit)
         texts = await self._media.texts_of(commit.operations)
         prepared = prepare(commit, texts=texts)
         attempt = f"commit {', '.join(map(repr, prepared.run_ids))}"
@@ -156,6 +164,7 @@ class LocalStepStore(SingleWrites, ABC):
 
     async def _commit_history(self, snapshot: ContinuableSnapshot) -> CommitResult:
         run_id = check_identifier("run_id", snapshot.run_id)
+        snapshot = self.redaction.snapshot(snapshot)
         texts = [await self._media.text_of(each) for each in snapshot.messages]
 
         def commit(rows: LocalRows) -> CommitResult:

@@ -43,6 +43,7 @@ from stores.records import (
     StepEvent,
     ToolEffectRecord,
 )
+from stores.redaction import NO_REDACTION, Redaction
 from stores.retention import check_bound, prunable
 from stores.rows import (
     Mark,
@@ -73,12 +74,9 @@ class InMemoryStepStore(SingleWrites):
         *,
         workspace_id: str = DEFAULT_WORKSPACE,
         max_snapshots_per_run: int | None = None,
+        redaction: Redaction = NO_REDACTION,
     ) -> None:
-        """Make an empty store.
-
-        Args:
-            workspace_id: the workspace that the store is bound to.
-            max_snapshots_per_run: see `stores.retention`.
+        """Make an empty store; see `MongoStepStore` for what it takes.
 
         Raises:
             ValueError: the bound is below 1.
@@ -86,6 +84,7 @@ class InMemoryStepStore(SingleWrites):
         """
         self._workspace_id = check_identifier("workspace_id", workspace_id)
         self._bound = check_bound(max_snapshots_per_run)
+        self.redaction = redaction
         self._tables = Tables()
         self._gates: Gates = {}
         self._chunks: Chunks = {}
@@ -104,7 +103,9 @@ class InMemoryStepStore(SingleWrites):
     @property
     def conversations(self) -> InMemoryConversations:
         """See `StepStore.conversations`."""
-        return InMemoryConversations(self._conversations, workspace_id=self._workspace_id)
+        return InMemoryConversations(
+            self._conversations, workspace_id=self._workspace_id, redaction=self.redaction
+        )
 
     @property
     def keywords(self) -> ScanningKeywords:
@@ -118,11 +119,8 @@ class InMemoryStepStore(SingleWrites):
 
     def for_workspace(self, workspace_id: str) -> "InMemoryStepStore":
         """See `StepStore.for_workspace`."""
-        store = InMemoryStepStore(workspace_id=workspace_id, max_snapshots_per_run=self._bound)
-        store._tables = self._tables
-        store._gates = self._gates
-        store._chunks = self._chunks
-        store._conversations = self._conversations
+        store = copy.copy(self)
+        store._workspace_id = check_identifier("workspace_id", workspace_id)  # noqa: SLF001 - of this class
         return store
 
     async def initialise(self) -> list[str]:
@@ -139,9 +137,10 @@ class InMemoryStepStore(SingleWrites):
 
     async def commit(self, commit: Commit) -> CommitResult:
         """See `StepStore.commit`."""
-        return self._commit(prepare(commit))
+        return self._commit(prepare(self.redaction.commit(commit)))
 
     async def _commit_history(self, snapshot: ContinuableSnapshot) -> CommitResult:
+        snapshot = self.redaction.snapshot(snapshot)
         log = self._message_log(snapshot.run_id)
         texts = [message_text(each) for each in snapshot.messages]
         return self._commit(prepare_history(snapshot, texts, log, workspace_id=self._workspace_id))

@@ -21,6 +21,7 @@ from stores.conversations import ConversationStore, buried
 from stores.errors import ConversationNotFoundError
 from stores.keyword.scanning import ScanningKeywords
 from stores.memory_access import AccessTables, InMemoryAccess
+from stores.redaction import NO_REDACTION, Redaction
 
 Result = TypeVar("Result")
 
@@ -68,9 +69,16 @@ class ConversationTables:
 class InMemoryConversations(ConversationStore):
     """`ConversationStore` in memory; one transaction at a time."""
 
-    def __init__(self, tables: ConversationTables, *, workspace_id: str) -> None:
+    def __init__(
+        self,
+        tables: ConversationTables,
+        *,
+        workspace_id: str,
+        redaction: Redaction = NO_REDACTION,
+    ) -> None:
         self._tables = tables
         self._workspace_id = workspace_id
+        self._redaction = redaction
 
     @property
     def workspace_id(self) -> str:

@@ -7,6 +7,7 @@ from stores.identifiers import DEFAULT_WORKSPACE
 from stores.media.messages import DEFAULT_THRESHOLD_BYTES, MediaChoice
 from stores.payload_store import ChunkStore
 from stores.protocols import StepStore
+from stores.redaction import NO_REDACTION, Redaction
 
 Backend = Literal["memory", "file", "sqlite", "mongodb"]
 """Where steps are kept: in this process, on this machine for plain runs, or in MongoDB."""
@@ -34,6 +35,7 @@ def open_step_store(
     max_snapshots_per_run: int | None = None,
     media_store: MediaChoice = "auto",
     media_threshold_bytes: int = DEFAULT_THRESHOLD_BYTES,
+    redaction: Redaction = NO_REDACTION,
 ) -> StepStore:
     """A store of that backend. Nothing is opened before the first call. Never in a workflow.
 
@@ -46,6 +48,7 @@ def open_step_store(
         max_snapshots_per_run: see `stores.retention`.
         media_store: where large content goes: the one that suits the backend, another, or none.
         media_threshold_bytes: content of this size and above goes there.
+        redaction: what is masked in all that is written.
 
     Raises:
         ValueError: the backend is unknown, its arguments are missing, or it does not take them.
@@ -65,7 +68,9 @@ def open_step_store(
         from stores.memory import InMemoryStepStore  # noqa: PLC0415 - see the module's docstring
 
         return InMemoryStepStore(
-            workspace_id=workspace_id, max_snapshots_per_run=max_snapshots_per_run
+            workspace_id=workspace_id,
+            max_snapshots_per_run=max_snapshots_per_run,
+            redaction=redaction,
         )
     if backend == "file":
         from stores.file.steps import FileStepStore  # noqa: PLC0415 - see the module's docstring
@@ -76,6 +81,7 @@ def open_step_store(
             max_snapshots_per_run=max_snapshots_per_run,
             media_store=media_store,
             media_threshold_bytes=media_threshold_bytes,
+            redaction=redaction,
         )
     if backend == "sqlite":
         from stores.sqlite.steps import SqliteStepStore  # noqa: PLC0415 - see the module's docstring
@@ -86,6 +92,7 @@ def open_step_store(
             max_snapshots_per_run=max_snapshots_per_run,
             media_store=media_store,
             media_threshold_bytes=media_threshold_bytes,
+            redaction=redaction,
         )
     from stores.mongo.steps import MongoStepStore  # noqa: PLC0415 - see the module's docstring
 
@@ -97,6 +104,7 @@ def open_step_store(
         max_snapshots_per_run=max_snapshots_per_run,
         media_store=media_store,
         media_threshold_bytes=media_threshold_bytes,
+        redaction=redaction,
     )
 
 

@@ -155,6 +155,15 @@ class StartToolEffect(EffectOperation):
         return self.effect_key
 
 
+class MaskedStartToolEffect(StartToolEffect):
+    """A start whose arguments a store has masked; it reaches no history.
+
+    `given_digest` is that of the arguments that the tool gets, for which an approval is.
+    """
+
+    given_digest: str
+
+
 class FinishToolEffect(EffectOperation):
     """Record how a tool call ended. Key: the effect's identity and an ordinal.
 

@@ -1,6 +1,6 @@
 """What a store promises. Implementations document only what differs."""
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from stores.attempts import AttemptStore
 from stores.commits import Commit, CommitHead, CommitResult
@@ -17,6 +17,9 @@ from stores.records import (
 )
 from stores.streaming import StreamStore
 
+if TYPE_CHECKING:
+    from stores.redaction import Redaction
+
 
 class StepStore(Protocol):
     """Runs, events, snapshots and tool effects of one workspace.
@@ -32,6 +35,11 @@ class StepStore(Protocol):
     @property
     def workspace_id(self) -> str:
         """The workspace that this object is bound to."""
+        ...
+
+    @property
+    def redaction(self) -> "Redaction":
+        """What it masks in all that it is given; see `stores.redaction`."""
         ...
 
     @property

@@ -5,6 +5,7 @@ head, so two that meet come one after the other.
 """
 
 from abc import ABC, abstractmethod
+from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime
@@ -41,12 +42,20 @@ from stores.conversation_rows import (
     with_variants,
 )
 from stores.errors import TurnStateError
+from stores.redaction import NO_REDACTION, Redaction
 
 Result = TypeVar("Result")
 
 
 class TurnStore(ABC):
     """The part of a `ConversationStore` that is about turns."""
+
+    _redaction: Redaction = NO_REDACTION
+
+    @property
+    @abstractmethod
+    def workspace_id(self) -> str:
+        """The workspace that this object is bound to."""
 
     @abstractmethod
     async def transact(
@@ -75,6 +84,7 @@ class TurnStore(ABC):
         Raises:
             ConversationNotFoundError, ConversationClosedError, MessageIdTakenError: not retryable.
         """
+        message = self._masked(message)
 
         async def work(rows: ConversationRows) -> Admission:
             head = await open_head(rows, conversation_id)
@@ -91,6 +101,7 @@ class TurnStore(ABC):
         Raises:
             ConversationNotFoundError, ConversationClosedError, MessageIdTakenError: not retryable.
         """
+        message = self._masked(message)
 
         async def work(rows: ConversationRows) -> Admission | None:
             return await find_admission(rows, await open_head(rows, conversation_id), message)
@@ -108,6 +119,7 @@ class TurnStore(ABC):
             TurnNotFoundError: no such turn. TurnStateError: it is not finished, was deleted, or is
                 a summary. Not retryable.
         """
+        message = self._masked(message)
 
         async def work(rows: ConversationRows) -> Admission:
             head = await open_head(rows, conversation_id)
@@ -139,6 +151,7 @@ class TurnStore(ABC):
 
         Repeats: as `admit`.
         """
+        message = self._masked(message)
 
         async def work(rows: ConversationRows) -> Admission:
             head = await open_head(rows, conversation_id)
@@ -159,6 +172,25 @@ class TurnStore(ABC):
             return Admission(turn=turn, variant=steered, is_new=True)
 
         return await self.transact(f"steer turn {position} of {conversation_id!r}", work)
+
+    def _masked(self, message: SubmittedMessage) -> SubmittedMessage:
+        """The message as it is stored; what its run is to get is sealed beside it."""
+        text = self._redaction.text(message.text)
+        if text == message.text:
+            return message
+        sealed = self._redaction.seal(self.workspace_id, storable(message.text).encode())
+        kept = None if sealed is None else b64encode(sealed).decode()
+        return replace(message, text=text, sealed_text=kept)
+
+    def prompt_of(self, turn: TurnRecord) -> str:
+        """What the run of a turn is to be asked: the prompt as it was, if it was sealed.
+
+        Raises:
+            UnknownPayloadKeyError, UnsealedError: it cannot be read here. Not retryable.
+        """
+        if turn.sealed_prompt is None:
+            return turn.prompt
+        return self._redaction.unsealed(b64decode(turn.sealed_prompt)).decode()
 
     async def begin_variant(
         self, conversation_id: str, position: int, number: int, *, now: datetime
@@ -193,6 +225,7 @@ class TurnStore(ABC):
 
         Repeats: the first end counts.
         """
+        text = self._redaction.turn_text(text)
 
         async def work(rows: ConversationRows) -> VariantRecord:
             head = await get_head(rows, conversation_id)
@@ -205,7 +238,7 @@ class TurnStore(ABC):
                 status=status,
                 content=text.content if text and status == "completed" else None,
                 steers=text.steers if text else variant.steers,
-                error=error,
+                error=None if error is None else self._redaction.text(error),
                 ended_at=now,
             )
             await rows.put_variants([ended])

@@ -29,6 +29,9 @@ their record open, or in no task."""
 CONVERSATION = "conversation"
 """Workflow type of a conversation."""
 
+RETENTION = "retention"
+"""Workflow type of a retention that a schedule starts."""
+
 SAY_UPDATE = "say"
 STEER_UPDATE = "steer"
 REGENERATE_UPDATE = "regenerate"

@@ -66,8 +66,10 @@ class _StreamInbound(ActivityInboundInterceptor):
         take = _take(scope.lineage) if scope else None
         if scope is None or take is None:
             return await super().execute_activity(input)
-        store = self._store.for_workspace(scope.lineage.workspace_id).streams
-        writer = StreamWriter(store, take, lifetime=self._lifetime)
+        store = self._store.for_workspace(scope.lineage.workspace_id)
+        writer = StreamWriter(
+            store.streams, take, lifetime=self._lifetime, redactor=store.redaction.redactor
+        )
         token = current_stream.set(writer)
         is_whole = False
         try:

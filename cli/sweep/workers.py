@@ -30,13 +30,13 @@ from temporalio.worker import (
 from cli.sweep.planted import PLANTED
 from cli.sweep.script import Scene
 from cli.sweep.talk_script import SERVED
-from client import connect
+from client import connect, existing_search_attributes
 from settings import Settings
 from stores.commits import Commit
 from stores.faulty import Fault, FaultPlan, with_faults
 from stores.opening import open_step_store
 from stores.protocols import StepStore
-from worker import build_worker, existing_search_attributes
+from worker import build_worker
 
 STICKY_TIMEOUT = timedelta(seconds=1)
 """A dead worker's runs wait this long on its own queue, by default ten seconds."""

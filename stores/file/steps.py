@@ -14,6 +14,7 @@ from stores.identifiers import DEFAULT_WORKSPACE
 from stores.local import LocalStepStore
 from stores.media.disk import DiskMediaStore, disk_error
 from stores.media.messages import DEFAULT_THRESHOLD_BYTES, MediaChoice, MessageMedia
+from stores.redaction import NO_REDACTION, Redaction
 
 
 class FileStepStore(LocalStepStore):
@@ -46,6 +47,7 @@ class FileStepStore(LocalStepStore):
         max_snapshots_per_run: int | None = None,
         media_store: MediaChoice = "auto",
         media_threshold_bytes: int = DEFAULT_THRESHOLD_BYTES,
+        redaction: Redaction = NO_REDACTION,
     ) -> None:
         """Bind the store; nothing is opened before the first call.
 
@@ -55,6 +57,7 @@ class FileStepStore(LocalStepStore):
             max_snapshots_per_run: see `stores.retention`.
             media_store: for large content; a `DiskMediaStore` in `<directory>/media` by default.
             media_threshold_bytes: content of this size and above goes there.
+            redaction: what is masked in all that is written.
 
         Raises:
             ValueError: a bound or a threshold below 1.
@@ -64,6 +67,7 @@ class FileStepStore(LocalStepStore):
             media_store = DiskMediaStore(Path(directory) / "media")
         super().__init__(
             workspace_id=workspace_id,
+            redaction=redaction,
             max_snapshots_per_run=max_snapshots_per_run,
             media=MessageMedia(
                 media_store, workspace_id=workspace_id, threshold_bytes=media_threshold_bytes

@@ -171,6 +171,16 @@ class DiskMediaStore:
                 yield piece
         check_digest(uri, digest.hexdigest(), size_bytes)
 
+    async def delete(self, uri: str, *, context: MediaContext = NO_CONTEXT) -> None:
+        """See `ForgettingMediaStore.delete`."""
+        await to_thread.run_sync(self._delete, uri, context)
+
+    def _delete(self, uri: str, context: MediaContext) -> None:
+        path = self._path(uri, context)
+        with _disk_errors(f"remove media {uri} from {self._directory}"):
+            _description_of(path).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+
     async def exists(self, uri: str, *, context: MediaContext = NO_CONTEXT) -> bool:
         """See `MediaStore.exists`."""
         return await to_thread.run_sync(self._path(uri, context).is_file)

@@ -97,6 +97,15 @@ class StreamingMediaStore(MediaStore, Protocol):
 
 
 @runtime_checkable
+class ForgettingMediaStore(Protocol):
+    """A media store that can forget a blob: those that no sweep looks at."""
+
+    async def delete(self, uri: str, *, context: MediaContext = NO_CONTEXT) -> None:
+        """Remove a blob with what is known of it. Quiet when it is gone."""
+        ...
+
+
+@runtime_checkable
 class WorkspaceMediaStore(Protocol):
     """A media store that keeps the blobs of each workspace apart. All of Perdure's own do."""
 

@@ -3,7 +3,7 @@
 import copy
 import re
 from collections.abc import AsyncIterable, AsyncIterator, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
@@ -248,6 +248,14 @@ class S3MediaStore:
             size_bytes += len(data)
             yield data
         check_digest(uri, digest.hexdigest(), size_bytes)
+
+    async def delete(self, uri: str, *, context: MediaContext = NO_CONTEXT) -> None:
+        """See `ForgettingMediaStore.delete`. A bucket with versions keeps what was before."""
+        store, key = self._bucket_store, self._key(uri, context)
+        from obstore import delete_async  # noqa: PLC0415 - an extra
+
+        with suppress(MediaNotFoundError), self._working("remove", uri):
+            await delete_async(store, key)
 
     async def exists(self, uri: str, *, context: MediaContext = NO_CONTEXT) -> bool:
         """See `MediaStore.exists`."""

@@ -5,6 +5,7 @@ update; only what meets an earlier attempt reads first.
 """
 
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 from pymongo.asynchronous.collection import AsyncCollection
@@ -26,6 +27,7 @@ from stores.mongo.client import MAJORITY, MongoConnection
 from stores.mongo.documents import ended_update, gate_document, gate_id, tool_gate
 from stores.mongo.failures import store_errors
 from stores.records import EffectPolicy
+from stores.redaction import NO_REDACTION, Redaction
 
 ATTEMPTS = "tool_attempts"
 
@@ -33,8 +35,15 @@ ATTEMPTS = "tool_attempts"
 class MongoAttempts:
     """`AttemptStore` on MongoDB; writes wait for the majority."""
 
-    def __init__(self, connection: MongoConnection, *, workspace_id: str) -> None:
+    def __init__(
+        self,
+        connection: MongoConnection,
+        *,
+        workspace_id: str,
+        redaction: Redaction = NO_REDACTION,
+    ) -> None:
         self._connection = connection
+        self._redaction = redaction
         self._workspace_id = workspace_id
 
     async def enter(
@@ -56,13 +65,14 @@ class MongoAttempts:
             gate = await self._get(place)
             verdict = judge_entry(gate, attempt, policy)
             if verdict != "run" or gate.newest.token == attempt.token:
-                return Entry(verdict=verdict, gate=gate)
+                return Entry(verdict=verdict, gate=self._unsealed(gate))
             moved = entered(gate, attempt)
             if await self._replace(gate, moved):
                 return Entry(verdict="run", gate=moved)
 
     async def leave(self, place: ToolCallPlace, token: str, end: AttemptEnd) -> bool:
         """See `AttemptStore.leave`."""
+        end = self._redaction.attempt_end(self._workspace_id, end)
         with self._errors("record how an attempt ended", place):
             query = {**self._at(place), "newest": token}
             query["attempts"] = {"$elemMatch": {"token": token, "outcome": "entered"}}
@@ -80,7 +90,14 @@ class MongoAttempts:
     async def find_gate(self, place: ToolCallPlace) -> ToolGate | None:
         """See `AttemptStore.find_gate`."""
         with self._errors("read the attempts of a call", place):
-            return await self._find(place)
+            found = await self._find(place)
+        return None if found is None else self._unsealed(found)
+
+    def _unsealed(self, gate: ToolGate) -> ToolGate:
+        """With the result as it was: a later attempt of the call takes it for its own."""
+        if gate.result is None:
+            return gate
+        return replace(gate, result=self._redaction.unsealed(gate.result))
 
     async def list_gates(self, *, run_id: str) -> list[ToolGate]:
         """See `AttemptStore.list_gates`."""

@@ -39,6 +39,7 @@ from stores.mongo.keyword_upkeep import KeywordUpkeep
 from stores.mongo.redacting import TurnEraser
 from stores.mongo.removing import remove_conversation
 from stores.mongo.transactions import run_transaction
+from stores.redaction import NO_REDACTION, Redaction
 
 Result = TypeVar("Result")
 
@@ -49,9 +50,16 @@ _PAGE = 100
 class MongoConversations(ConversationStore):
     """`ConversationStore` on MongoDB; writes wait for the majority, reads go to the primary."""
 
-    def __init__(self, connection: MongoConnection, *, workspace_id: str) -> None:
+    def __init__(
+        self,
+        connection: MongoConnection,
+        *,
+        workspace_id: str,
+        redaction: Redaction = NO_REDACTION,
+    ) -> None:
         self._connection = connection
         self._workspace_id = workspace_id
+        self._redaction = redaction
 
     @property
     def workspace_id(self) -> str:

@@ -6,54 +6,25 @@ read anything. Keys begin with what a cluster would shard by (`run_id`, or the w
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import combinations
 
-from pymongo import IndexModel
 from pymongo.errors import OperationFailure
 
 from stores.errors import StoreConfigurationError
 from stores.mongo.client import Database
 from stores.mongo.documents import Document
 from stores.mongo.failures import DUPLICATE_KEY
+from stores.mongo.index import LIVE as _LIVE
+from stores.mongo.index import Index
 
 _COMPARED = ("key", "partialFilterExpression", "unique", "expireAfterSeconds")
 """What tells one index from another; the server adds options of its own."""
 
 _NAMESPACE_EXISTS = 48
 
-_LIVE: Document = {"live": True}
 _SUPERSEDED: Document = {"mark": "superseded"}
 _UNRESOLVED: Document = {"unresolved": True}
 _LOGGED: Document = {"sequence": {"$exists": True}}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Index:
-    """One index: fields in order, all ascending (MongoDB walks them both ways)."""
-
-    name: str
-    collection: str
-    fields: tuple[str, ...]
-    only: Document = field(default_factory=lambda: dict(_LIVE))
-    is_unique: bool = False
-    expires: bool = False
-    """Its one field is the time when the server removes a document."""
-
-    @property
-    def specification(self) -> Document:
-        """The index as the server describes it."""
-        options: Document = {"unique": True} if self.is_unique else {}
-        if self.expires:
-            options["expireAfterSeconds"] = 0
-        keys = [(each, 1) for each in self.fields]
-        return {"key": keys, "partialFilterExpression": self.only, **options}
-
-    @property
-    def model(self) -> IndexModel:
-        """The index as the driver makes it."""
-        options = dict(self.specification)
-        return IndexModel(options.pop("key"), name=self.name, **options)
 
 
 RUN_FILTERS: dict[str, str] = {
@@ -166,6 +137,12 @@ def _of_conversations() -> Iterator[Index]:
         only={"principal_id": {"$exists": True}},
     )
     yield Index(
+        name="access_grants_place_v1",
+        collection="access_grants",
+        fields=conversation,
+        only={"principal_id": {"$exists": True}},
+    )
+    yield Index(
         name="conversation_messages_conversation_v1",
         collection="conversation_messages",
         fields=conversation,
@@ -197,6 +174,12 @@ INDEXES: tuple[Index, ...] = (
         collection="runs",
         fields=("branches.execution_id",),
         only={"branches.execution_id": {"$exists": True}},  # marked runs have gone on, too
+    ),
+    Index(
+        name="runs_ended_v1",
+        collection="runs",
+        fields=("workspace_id", "ended_at", "_id"),
+        only={"live": True, "ended_at": {"$exists": True}},
     ),
     Index(name="runs_commit_v1", collection="runs", fields=("branch", "number")),
     _of_marked("runs", "workspace_id", "conversation_id"),
@@ -347,8 +330,8 @@ INDEXES: tuple[Index, ...] = (
         only={"touched_at": {"$exists": True}},
     ),
 )
-"""All indexes besides `_id`, which alone serves `commit_heads`, `keyword_lanes`, `keyword_state`,
-`messages`, `principals` and `payload_manifests`."""
+"""All indexes besides `_id`, which alone serves `commit_heads`, `erasures`, `keyword_lanes`,
+`keyword_state`, `messages`, `principals` and `payload_manifests`."""
 
 COLLECTIONS: tuple[str, ...] = (
     "access_grants",
@@ -356,6 +339,7 @@ COLLECTIONS: tuple[str, ...] = (
     "commit_heads",
     "conversation_messages",
     "conversations",
+    "erasures",
     "events",
     "keyword_lanes",
     "keyword_rows",

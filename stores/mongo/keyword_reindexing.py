@@ -71,6 +71,12 @@ async def reindex_keywords(connection: MongoConnection, *, tell: Tell) -> Reinde
     return done
 
 
+async def index_conversation(connection: MongoConnection, head: ConversationRecord) -> None:
+    """Make the rows of one conversation, which nobody wrote turn by turn."""
+    await _make_anew(connection, head)
+    await settle_pending(connection, head.workspace_id)
+
+
 async def _make_anew(connection: MongoConnection, head: ConversationRecord) -> int:
     """Make the rows of one conversation; how many turns it has."""
     database, workspace_id = connection.database, head.workspace_id

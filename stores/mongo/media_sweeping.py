@@ -28,6 +28,8 @@ MEDIA_AT_ONCE = 100
 UPLOAD_TIME = timedelta(days=1)
 """How long an upload may take until it counts as one that broke off."""
 
+YOUNGEST = timedelta(microseconds=3 * REFRESHED_AFTER_MICROSECONDS)
+
 Step = Callable[[], AbstractAsyncContextManager[None]]
 """Bounds the time of one page."""
 
@@ -39,8 +41,15 @@ class MediaSweeper:
     """The part of a sweep that looks at media; `None` sweeps all workspaces."""
 
     def __init__(
-        self, connection: MongoConnection, *, workspace_id: str | None, step: Step
+        self,
+        connection: MongoConnection,
+        *,
+        workspace_id: str | None,
+        step: Step,
+        youngest: timedelta = YOUNGEST,
     ) -> None:
+        """Leave what was put within `youngest`: less, only while nobody writes."""
+        self._youngest = youngest
         self._connection = connection
         self._workspace_id = workspace_id
         self._step = step
@@ -76,7 +85,7 @@ class MediaSweeper:
         left = await unreferred(view, media, MEDIA_SOURCES)
         if not left:
             return []
-        youngest = {"$subtract": [SERVER_TIME, 3 * REFRESHED_AFTER_MICROSECONDS]}
+        youngest = {"$subtract": [SERVER_TIME, self._youngest // timedelta(microseconds=1)]}
         wanted: Document = {
             "_id": {"$in": left},
             "touched_at": {"$lt": view.cutoff},

@@ -25,13 +25,7 @@ from stores.mongo.client import MongoConnection
 from stores.mongo.conversation_documents import conversation_key
 from stores.mongo.documents import SERVER_TIME, Document
 from stores.mongo.reindexing import send_again
-from stores.mongo.removing import (
-    media_of,
-    positions_of,
-    remove_media,
-    remove_messages,
-    remove_runs,
-)
+from stores.mongo.removing import Remover
 from stores.mongo.search_log import LOG, of_conversation
 from stores.mongo.search_writer import LoggedConversation, SearchLogWriter
 from stores.mongo.transactions import run_transaction
@@ -68,12 +62,10 @@ class TurnEraser:
         redacted = await self._redact(said, except_runs=family)
         if family:
             await self._forget_searched(said, family)
-        counts = await remove_runs(self._connection, self._workspace_id, family)
-        digests = sorted(said)
-        media = await media_of(self._database, digests)
-        counts["messages"] += await remove_messages(self._connection, digests)
-        counts["media"] += await remove_media(self._connection, self._workspace_id, media)
-        counts["redacted positions"] = redacted
+        remover = Remover(self._connection, self._workspace_id)
+        await remover.these_runs(family)
+        await remover.messages(sorted(said))
+        counts = {**remover.counts, "redacted positions": redacted}
         return RemovedConversation(conversation_id=self._conversation_id, counts=counts)
 
     async def _with_delegates(self, run_ids: Sequence[str]) -> list[str]:
@@ -96,7 +88,7 @@ class TurnEraser:
         said: dict[str, ModelMessage] = {}
         for run_id in run_ids:
             of_run: Document = {"run_id": run_id, "workspace_id": self._workspace_id}
-            rows = await positions_of(self._database, of_run)
+            rows = await self._positions(of_run)
             rows.sort(key=lambda each: each["position"])
             digests = [each["message"] for each in rows]
             bodies = self._database["messages"].find({"_id": {"$in": digests}}, {"text": 1})
@@ -105,6 +97,17 @@ class TurnEraser:
             own = {id(each) for each in own_messages([texts[each] for each in known], run_id)}
             said |= {each: texts[each] for each in known if id(texts[each]) in own}
         return said
+
+    async def _positions(self, of_run: Document) -> list[Document]:
+        """Position and message of all positions of a run, marked ones, too."""
+        return [
+            each
+            for is_live in (True, False)
+            async for each in self._database["positions"].find(
+                {**of_run, "live": is_live}, {"position": 1, "message": 1}
+            )
+            if "message" in each
+        ]
 
     async def _redact(self, said: Mapping[str, ModelMessage], *, except_runs: Sequence[str]) -> int:
         """Let positions of other runs hold messages without words; how many did not before."""

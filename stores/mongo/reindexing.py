@@ -57,13 +57,7 @@ async def reindex(
     done = Reindexed()
     async for workspace_id, conversation_id in _conversations(database):
         indexer = indexer_of(workspace_id)
-        run_ids = await _runs_of(database, workspace_id, conversation_id)
-        await indexer.begin_again(conversation_id)
-        for start in range(0, len(run_ids), _RUNS_AT_ONCE):
-            await send_again(
-                database, workspace_id, conversation_id, run_ids[start : start + _RUNS_AT_ONCE]
-            )
-        await indexer.catch_up(conversation_id)
+        run_ids = await reindex_conversation(database, indexer, workspace_id, conversation_id)
         messages = await _count(database, workspace_id, conversation_id)
         done = Reindexed(
             conversations=done.conversations + 1,
@@ -73,6 +67,20 @@ async def reindex(
         tell(done)
     await state.update_one(name, {"$set": {"is_complete": True}})
     return done
+
+
+async def reindex_conversation(
+    database: Database, indexer: SearchIndexer, workspace_id: str, conversation_id: str
+) -> list[str]:
+    """Make the log of one conversation anew; its runs. `""`: of the runs that have none."""
+    run_ids = await _runs_of(database, workspace_id, conversation_id)
+    await indexer.begin_again(conversation_id)
+    for start in range(0, len(run_ids), _RUNS_AT_ONCE):
+        await send_again(
+            database, workspace_id, conversation_id, run_ids[start : start + _RUNS_AT_ONCE]
+        )
+    await indexer.catch_up(conversation_id)
+    return run_ids
 
 
 async def _conversations(database: Database) -> AsyncIterator[tuple[str, str]]:

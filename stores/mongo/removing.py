@@ -1,26 +1,30 @@
-"""Removing a conversation: its rows, its runs, and the messages that nothing else refers to.
+"""Removing a conversation or a workspace: rows, runs, and the messages that nothing else refers to.
 
-Media go when no message names them any more, those of the last hour with a sweep (`perdure gc`):
-somebody may be about to name one that was put a moment ago.
+Runs are removed last in each batch, with those that they delegated to before them: what was removed
+in part is found again. Media go when no message names them any more, those of the last hour with a
+sweep (`perdure gc`): somebody may be about to name one that was put a moment ago.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import nullcontext
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from pymongo.asynchronous.client_session import AsyncClientSession
 
 from stores.conversation_records import ConversationRecord, RemovedConversation
 from stores.conversations import buried
 from stores.errors import ConversationNotFoundError
+from stores.mongo.access import GRANTS
 from stores.mongo.client import Database, MongoConnection
 from stores.mongo.conversation_documents import (
     conversation_document,
     conversation_key,
     record_of,
 )
-from stores.mongo.documents import Document
+from stores.mongo.documents import Document, head_id
 from stores.mongo.keyword_rows import ROWS, of_positions
 from stores.mongo.keyword_upkeep import bury_rows
 from stores.mongo.leftovers import View
@@ -32,153 +36,338 @@ from stores.mongo.transactions import run_transaction
 
 _BATCH = 500
 
-_ALWAYS = 2**62
+ALWAYS = 2**62
 """A cutoff that keeps nothing; the sweeper has its own bound for media that are young."""
 
-MARKED = ("events", "snapshots", "tool_effects")
-"""Collections with rows of one run that may be live or not: an index serves either, none both."""
+_SHOWN = {"conversation_id": 1, "branches": 1}
 
-OF_RUNS = (*MARKED, "tool_attempts", STREAMS)
+OF_RUNS = ("events", "snapshots", "tool_effects", "tool_attempts", STREAMS)
 """Collections whose rows belong to one run, by `run_id` and `workspace_id`."""
+
+MARKED = frozenset({"events", "snapshots", "tool_effects", "positions"})
+"""Those whose rows may be marked instead of removed."""
 
 OF_CONVERSATIONS: dict[str, Document] = {
     "conversation_messages": {},
     LOG: {"sequence": {"$gt": 0}},
+    GRANTS: {"principal_id": {"$exists": True}},
 }
 """Collections whose rows belong to one conversation, by its id and `workspace_id`, and what names
 their index."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunToRemove:
+    """A run that is about to go, with the executions that it went through."""
+
+    run_id: str
+    conversation_id: str = ""
+    branches: tuple[str, ...] = ()
+    executions: tuple[str, ...] = ()
+
+
+Before = Callable[[Sequence[RunToRemove]], Awaitable[int]]
+"""Called with the runs of a batch before anything of them is removed; how many executions it has
+deleted."""
+
+ForgetMedia = Callable[[Sequence[str]], Awaitable[None]]
+"""Called with the `_id`s of media that removed messages named, once the messages are gone."""
+
+
+Told = Callable[[Counter[str]], Awaitable[None]]
+"""Hears what was removed since the last time, and may clear it."""
+
+
+async def told_to_nobody(_: Counter[str]) -> None:
+    """The counts add up where they are."""
+
+
+async def nothing_before(_: Sequence[RunToRemove]) -> int:
+    """For callers whose runs are gone from Temporal, or were never there."""
+    return 0
+
+
+async def nothing(_: Sequence[str]) -> None:
+    """For callers whose media a sweep finds."""
+
+
+class Remover:
+    """Removes from one workspace.
+
+    Args:
+        connection: the store's.
+        workspace_id: of what is removed.
+        before: see `Before`.
+        note_media: called with them before the messages go.
+        forget_media: see `ForgetMedia`.
+        told: hears of the counts since the last time, after each batch.
+    """
+
+    def __init__(
+        self,
+        connection: MongoConnection,
+        workspace_id: str,
+        *,
+        before: Before = nothing_before,
+        note_media: ForgetMedia = nothing,
+        forget_media: ForgetMedia = nothing,
+        told: Told = told_to_nobody,
+    ) -> None:
+        self._connection = connection
+        self._workspace_id = workspace_id
+        self._before = before
+        self._note_media = note_media
+        self._forget_media = forget_media
+        self._told = told
+        self.counts: Counter[str] = Counter()
+        self.outdated_logs: set[str] = set()
+        """Conversations that have lost some of their runs; their search logs need to be rebuilt."""
+
+    @property
+    def _database(self) -> Database:
+        return self._connection.database
+
+    async def conversation(
+        self, conversation_id: str, *, now: datetime, keeps_inherited: bool
+    ) -> None:
+        """Bury the head in one transaction, then remove what is left; may be begun again.
+
+        Args:
+            conversation_id: one without a head is removed as well, if it has runs.
+            now: of the removal.
+            keeps_inherited: keep for forks what they inherited: turns, variants, runs and messages.
+                Searches find them by way of what a fork says from then on.
+
+        Raises:
+            ConversationNotFoundError: the workspace never had the conversation.
+        """
+        mine: Document = conversation_key(self._workspace_id, conversation_id)
+        await self._bury(conversation_id, now)
+        kept: list[int] = []
+        kept_runs: list[str] = []
+        if keeps_inherited:
+            kept = await self._inherited_positions(conversation_id)
+            kept_runs = await self._runs_at(mine, kept)
+        for name, also in OF_CONVERSATIONS.items():  # first: the log keeps what it names
+            await self._delete(name, {**mine, **also})
+        await self._delete(ROWS, of_positions(self._workspace_id, conversation_id))
+        await self.runs({**mine, "_id": {"$not": {"$in": kept_runs}}})
+        gone = {**mine, "live": True, "position": {"$not": {"$in": kept}}}
+        for name in ("variants", "turns"):
+            await self._delete(name, gone)
+
+    async def runs(self, query: Document) -> None:
+        """Remove the runs that match, with those that they delegated to.
+
+        Each run with all that it has; beside the ones of a batch nothing is held in memory.
+        """
+        self.counts.update(dict.fromkeys(("runs", *OF_RUNS, "positions", "messages", "media"), 0))
+        for is_live in (True, False):  # an index serves either, none both
+            if query.get("live", is_live) != is_live:
+                continue
+            batch: list[RunToRemove] = []
+            async for document in self._database["runs"].find({**query, "live": is_live}, _SHOWN):
+                batch.append(_run(document))
+                if len(batch) == _BATCH:
+                    await self._remove_family(batch)
+                    batch = []
+            await self._remove_family(batch)
+
+    async def these_runs(self, run_ids: Sequence[str]) -> None:
+        """Remove these, and what is left of any; not what they delegated, and no search log."""
+        mine: Document = {"_id": {"$in": list(run_ids)}, "workspace_id": self._workspace_id}
+        known = {each: RunToRemove(run_id=each) for each in run_ids}
+        async for document in self._database["runs"].find(mine, _SHOWN):
+            known[document["_id"]] = _run(document)
+        runs = list(known.values())
+        for start in range(0, len(runs), _BATCH):
+            await self._remove_rows(runs[start : start + _BATCH])
+
+    async def messages(self, digests: Sequence[str]) -> None:
+        """Remove those that nothing refers to, with the media that no message names then."""
+        for start in range(0, len(digests), _BATCH):
+            await self._remove_messages(digests[start : start + _BATCH])
+
+    async def _remove_family(self, batch: Sequence[RunToRemove]) -> None:
+        if not batch:
+            return
+        generations = [list(batch)]
+        known = {each.run_id for each in batch}
+        while generations[-1]:  # ends: a run is begun by an earlier one
+            parents = [each.run_id for each in generations[-1]]
+            children = [each async for each in self._delegates(parents) if each.run_id not in known]
+            known |= {each.run_id for each in children}
+            generations.append(children)
+        for generation in reversed(generations):
+            for start in range(0, len(generation), _BATCH):
+                some = generation[start : start + _BATCH]
+                conversations = {each.conversation_id for each in some}
+                await self._remove_rows(some, forget=conversations)
+
+    async def _delegates(self, parents: Sequence[str]) -> AsyncGenerator[RunToRemove]:
+        query = {"workspace_id": self._workspace_id, "parent_run_id": {"$in": list(parents)}}
+        found = self._database["runs"].find({**query, "live": True}, _SHOWN)
+        async for document in found:
+            yield _run(document)
+
+    async def _remove_rows(
+        self, runs: Sequence[RunToRemove], *, forget: AbstractSet[str] = frozenset()
+    ) -> None:
+        """Rows of the runs first, the runs last; `forget`: conversations whose search has them."""
+        self.counts["executions"] += await self._before(runs)
+        ids = [each.run_id for each in runs]
+        digests = await self._messages_of(ids)
+        for name in (*OF_RUNS, "positions"):
+            self.counts[name] += await delete_of_runs(self._database, name, self._workspace_id, ids)
+        await self._forget_search(forget, ids)
+        await self.messages(digests)
+        await self._close_heads(runs)
+        await self._delete("runs", {"_id": {"$in": ids}, "workspace_id": self._workspace_id})
+        await self._told(self.counts)
+
+    async def _forget_search(self, conversations: AbstractSet[str], removed: Sequence[str]) -> None:
+        """Remove the logs of conversations that have no other runs; note the rest."""
+        for each in sorted(conversations):
+            mine: Document = {"workspace_id": self._workspace_id, "conversation_id": each}
+            left = {**mine, "live": True, "_id": {"$not": {"$in": list(removed)}}}
+            if not each:
+                left["conversation_id"] = {"$exists": False}
+            if await self._database["runs"].find_one(left, {"_id": 1}) is None:
+                await self._delete(LOG, mine)
+                self.outdated_logs.discard(each)
+            else:
+                self.outdated_logs.add(each)
+
+    async def _messages_of(self, run_ids: Sequence[str]) -> list[str]:
+        """What their logs name, marked positions included."""
+        digests: set[str] = set()
+        for is_live in (True, False):
+            match: Document = {
+                "run_id": {"$in": list(run_ids)},
+                "workspace_id": self._workspace_id,
+                "live": is_live,
+                "message": {"$exists": True},
+            }
+            pipeline: list[Document] = [{"$match": match}, {"$group": {"_id": "$message"}}]
+            found = await self._database["positions"].aggregate(pipeline)
+            digests |= {each["_id"] async for each in found}
+        return sorted(digests)
+
+    async def _remove_messages(self, digests: Sequence[str]) -> None:
+        media = await self._media_of(digests)
+        await self._note_media(media)
+        self.counts["messages"] += await remove_messages(self._connection, digests)
+        await self._forget_media(media)
+        self.counts["media"] += await self._remove_media(media)
+
+    async def _close_heads(self, runs: Sequence[RunToRemove]) -> None:
+        """Let executions that served these runs alone take no more commits: one may come late."""
+        executions = {each for run in runs for each in run.executions}
+        ids = [each.run_id for each in runs]
+        for execution in sorted(executions):
+            query = {"branches.execution_id": execution, "_id": {"$not": {"$in": ids}}}
+            if await self._database["runs"].find_one(query, {"_id": 1}) is None:
+                change: Document = {"$set": {"is_abandoned": True, "refusals": []}}
+                head = {"_id": head_id(self._workspace_id, execution)}
+                done = await self._database["commit_heads"].update_one(head, change)
+                self.counts["commit_heads"] += done.modified_count
+
+    async def _bury(self, conversation_id: str, now: datetime) -> None:
+        heads = self._database["conversations"]
+        key = conversation_key(self._workspace_id, conversation_id)
+
+        async def bury(session: AsyncClientSession) -> None:
+            mine = {"_id": key, **key}
+            found = await heads.find_one(mine, session=session)
+            if found is not None:
+                head = buried(record_of(ConversationRecord, found), now)
+                document = conversation_document(head)
+                await heads.replace_one(mine, document, session=session)
+                await bury_rows(self._database, session, head)
+                return
+            runs = self._database["runs"]
+            if await runs.find_one({**key, "live": True}, {"_id": 1}, session=session) is None:
+                raise ConversationNotFoundError(conversation_id, "this workspace never had it")
+
+        await run_transaction(self._connection.client(), bury)
+
+    async def _inherited_positions(self, conversation_id: str) -> list[int]:
+        query = {"workspace_id": self._workspace_id, "source_conversation_id": conversation_id}
+        return sorted(await self._database["turns"].distinct("position", query))
+
+    async def _runs_at(self, mine: Document, positions: Sequence[int]) -> list[str]:
+        query = {**mine, "live": True, "position": {"$in": list(positions)}}
+        return list(await self._database["variants"].distinct("run_id", query))
+
+    async def _delete(self, collection: str, query: Document) -> None:
+        done = await self._database[collection].delete_many(query)
+        self.counts[collection] += done.deleted_count
+
+    async def _media_of(self, digests: Sequence[str]) -> list[str]:
+        found = await self._database["messages"].distinct("media", {"_id": {"$in": list(digests)}})
+        return sorted(str(each) for each in found if each)
+
+    async def _remove_media(self, media: Sequence[str]) -> int:
+        """Those that no message names any more, and that nobody has put for an hour."""
+        sweeper = MediaSweeper(self._connection, workspace_id=self._workspace_id, step=nullcontext)
+        view = View(database=self._database, cutoff=ALWAYS, is_dry=False)
+        count = 0
+        for start in range(0, len(media), _BATCH):
+            count += (await sweeper.sweep(view, media[start : start + _BATCH]))[0]
+        return count
+
+
 async def remove_conversation(
     connection: MongoConnection, workspace_id: str, conversation_id: str, *, now: datetime
 ) -> RemovedConversation:
-    """Bury the head in one transaction, then remove what is left; may be begun again.
-
-    Kept for forks: turns that they inherited, with variants, runs and messages. Searches find them
-    by way of what a fork says from then on.
+    """Remove a conversation but for what forks have inherited of it.
 
     Raises:
         ConversationNotFoundError: the workspace never had the conversation.
     """
-    database = connection.database
-    await _bury(connection, workspace_id, conversation_id, now)
-    mine: Document = conversation_key(workspace_id, conversation_id)
-    kept = await _inherited_positions(database, workspace_id, conversation_id)
-    kept_runs = await _runs_at(database, mine, kept)
-    counts: dict[str, int] = {}
-    gone = {**mine, "live": True, "position": {"$not": {"$in": kept}}}
-    for name in ("variants", "turns"):
-        counts[name] = (await database[name].delete_many(gone)).deleted_count
-    for name, also in OF_CONVERSATIONS.items():
-        counts[name] = (await database[name].delete_many({**mine, **also})).deleted_count
-    rows = await database[ROWS].delete_many(of_positions(workspace_id, conversation_id))
-    counts[ROWS] = rows.deleted_count
-    counts |= dict.fromkeys(("runs", *OF_RUNS, "positions", "messages", "media"), 0)
-    runs: list[str] = []
-    for is_live in (True, False):
-        query = {**mine, "live": is_live, "_id": {"$not": {"$in": kept_runs}}}
-        runs += [each["_id"] async for each in database["runs"].find(query, {"_id": 1})]
-    for batch in _batches(runs):
-        for name, count in (await remove_runs(connection, workspace_id, batch)).items():
-            counts[name] += count
-    return RemovedConversation(conversation_id=conversation_id, counts=counts)
+    remover = Remover(connection, workspace_id)
+    await remover.conversation(conversation_id, now=now, keeps_inherited=True)
+    return RemovedConversation(conversation_id=conversation_id, counts=dict(remover.counts))
 
 
-async def _bury(
-    connection: MongoConnection, workspace_id: str, conversation_id: str, now: datetime
-) -> None:
-    heads = connection.database["conversations"]
-    key = conversation_key(workspace_id, conversation_id)
-
-    async def bury(session: AsyncClientSession) -> None:
-        found = await heads.find_one({"_id": key, **key}, session=session)
-        if found is None:
-            raise ConversationNotFoundError(conversation_id, "this workspace never had it")
-        head = buried(record_of(ConversationRecord, found), now)
-        await heads.replace_one({"_id": key, **key}, conversation_document(head), session=session)
-        await bury_rows(connection.database, session, head)
-
-    await run_transaction(connection.client(), bury)
-
-
-async def _inherited_positions(
-    database: Database, workspace_id: str, conversation_id: str
-) -> list[int]:
-    query = {"workspace_id": workspace_id, "source_conversation_id": conversation_id}
-    return sorted(await database["turns"].distinct("position", query))
-
-
-async def _runs_at(database: Database, mine: Document, positions: Sequence[int]) -> list[str]:
-    query = {**mine, "live": True, "position": {"$in": list(positions)}}
-    return list(await database["variants"].distinct("run_id", query))
-
-
-async def remove_runs(
-    connection: MongoConnection, workspace_id: str, runs: Sequence[str]
-) -> dict[str, int]:
-    """Remove rows of the runs first, the runs last: what was removed in part is found again."""
-    database = connection.database
-    of_runs: Document = {"run_id": {"$in": list(runs)}, "workspace_id": workspace_id}
-    digests = {each["message"] for each in await positions_of(database, of_runs)}
-    counts = {name: await _remove_rows(database, name, of_runs) for name in OF_RUNS}
-    counts["positions"] = await _remove_rows(database, "positions", of_runs)
-    counts |= {"messages": 0, "media": 0}
-    for batch in _batches(sorted(digests)):
-        media = await media_of(database, batch)
-        counts["messages"] += await remove_messages(connection, batch)
-        counts["media"] += await remove_media(connection, workspace_id, media)
-    gone = {"_id": {"$in": list(runs)}, "workspace_id": workspace_id}
-    counts["runs"] = (await database["runs"].delete_many(gone)).deleted_count
-    return counts
-
-
-async def positions_of(database: Database, of_runs: Document) -> list[Document]:
-    """Run, position and message of all positions of runs, marked ones, too."""
-    return [
-        each
-        for is_live in (True, False)
-        async for each in database["positions"].find(
-            {**of_runs, "live": is_live}, {"run_id": 1, "position": 1, "message": 1}
-        )
-        if "message" in each
+async def delete_of_runs(
+    database: Database,
+    collection: str,
+    workspace_id: str,
+    run_ids: Sequence[str],
+    *,
+    session: AsyncClientSession | None = None,
+) -> int:
+    """Delete all rows of these runs; live and marked ones are found by different indexes."""
+    mine: Document = {"run_id": {"$in": list(run_ids)}, "workspace_id": workspace_id}
+    queries = [mine]
+    if collection in MARKED:
+        queries = [{**mine, "live": True}, {**mine, "live": False}]
+    counts = [
+        (await database[collection].delete_many(each, session=session)).deleted_count
+        for each in queries
     ]
-
-
-async def _remove_rows(database: Database, collection: str, of_runs: Document) -> int:
-    queries = [of_runs]
-    if collection in {*MARKED, "positions"}:
-        queries = [{**of_runs, "live": is_live} for is_live in (True, False)]
-    return sum([(await database[collection].delete_many(each)).deleted_count for each in queries])
+    return sum(counts)
 
 
 async def remove_messages(connection: MongoConnection, digests: Sequence[str]) -> int:
-    """Remove those that nothing refers to, looked at again in the transaction that removes them."""
+    """Those that nothing refers to, looked at again in the transaction that removes them."""
     database = connection.database
 
     async def remove(session: AsyncClientSession) -> int:
         view = View(database=database, cutoff=0, is_dry=False, session=session)
         free = await unreferred(view, digests)
-        query: dict[str, Any] = {"_id": {"$in": free}}
+        query: Document = {"_id": {"$in": free}}
         return (await database["messages"].delete_many(query, session=session)).deleted_count
 
     return await run_transaction(connection.client(), remove)
 
 
-async def media_of(database: Database, digests: Sequence[str]) -> list[str]:
-    """The media that these messages name."""
-    found = await database["messages"].distinct("media", {"_id": {"$in": list(digests)}})
-    return sorted(str(each) for each in found if each)
-
-
-async def remove_media(connection: MongoConnection, workspace_id: str, media: Sequence[str]) -> int:
-    """Remove those that no message names any more, and that nobody has put for an hour."""
-    count = 0
-    sweeper = MediaSweeper(connection, workspace_id=workspace_id, step=nullcontext)
-    view = View(database=connection.database, cutoff=_ALWAYS, is_dry=False)
-    for batch in _batches(media):
-        count += (await sweeper.sweep(view, batch))[0]
-    return count
-
-
-def _batches(items: Sequence[str]) -> list[Sequence[str]]:
-    return [items[start : start + _BATCH] for start in range(0, len(items), _BATCH)]
+def _run(document: Document) -> RunToRemove:
+    branches = document.get("branches", [])
+    return RunToRemove(
+        run_id=document["_id"],
+        conversation_id=document.get("conversation_id", ""),
+        branches=tuple(each["branch"] for each in branches),
+        executions=tuple(each["execution_id"] for each in branches),
+    )

@@ -1,6 +1,7 @@
 """The step store on MongoDB: what production runs on."""
 
 import copy
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from stores.commits import Commit, CommitResult
@@ -13,14 +14,19 @@ from stores.mongo.chunks import MongoChunkStore
 from stores.mongo.client import Client, MongoConnection
 from stores.mongo.commit import MongoCommits
 from stores.mongo.conversations import MongoConversations
-from stores.mongo.detail_retention import PrunedDetails, prune_details
+from stores.mongo.erasing import Eraser
 from stores.mongo.existing import message_log
+from stores.mongo.exporting import Exporter
 from stores.mongo.failures import store_errors
 from stores.mongo.fitness import initialise_database, verify_database
 from stores.mongo.keyword_index import KeywordMemory, MongoKeywords
 from stores.mongo.media import MongoMediaStore
 from stores.mongo.reading import MongoReads
 from stores.mongo.recent import RecentCommits
+from stores.mongo.removing import Before
+from stores.mongo.restoring import Restorer
+from stores.mongo.retaining import Retainer
+from stores.mongo.retaining import Tell as RetentionTell
 from stores.mongo.run_rows import MongoRunRows
 from stores.mongo.search_index import SearchIndex, SearchMemory
 from stores.mongo.search_texts import SearchTexts
@@ -32,7 +38,9 @@ from stores.preparing import PreparedCommit, check_identifiers, prepare
 from stores.records import (
     ContinuableSnapshot,
 )
+from stores.redaction import NO_REDACTION, Redaction
 from stores.retention import check_bound
+from stores.retention_policies import Retained, RetentionPolicy
 from stores.search.analysis import AnalyzerName
 from stores.single import prepare_history
 
@@ -55,6 +63,7 @@ class MongoStepStore(MongoReads):
         media_store: MediaChoice = "auto",
         media_threshold_bytes: int = DEFAULT_THRESHOLD_BYTES,
         search_analyzer: AnalyzerName = "standard",
+        redaction: Redaction = NO_REDACTION,
         keyword_memory: KeywordMemory | None = None,
     ) -> None:
         """Bind the store; nothing is connected before the first call.
@@ -68,6 +77,7 @@ class MongoStepStore(MongoReads):
             media_store: for large content; by default a `MongoMediaStore` in this database.
             media_threshold_bytes: content of this size and above goes there.
             search_analyzer: of the index; another one than it was made with needs `reindex`.
+            redaction: what is masked in all that is written.
             keyword_memory: what keyword search may keep in memory; 256 MiB by default.
 
         Raises:
@@ -75,6 +85,7 @@ class MongoStepStore(MongoReads):
                 threshold below 1.
             InvalidIdentifierError: the workspace id is malformed.
         """
+        self._redaction = redaction
         self._recent = RecentCommits()
         self._search = SearchMemory(search_analyzer)
         self._keywords = keyword_memory or KeywordMemory()
@@ -112,6 +123,11 @@ class MongoStepStore(MongoReads):
         return self._workspace_id
 
     @property
+    def redaction(self) -> Redaction:
+        """See `StepStore.redaction`."""
+        return self._redaction
+
+    @property
     def media_store(self) -> MediaStore | None:
         """Where large content of this workspace's messages is."""
         return self._media.media_store
@@ -119,7 +135,9 @@ class MongoStepStore(MongoReads):
     @property
     def attempts(self) -> MongoAttempts:
         """The attempts of tool calls in this workspace."""
-        return MongoAttempts(self._connection, workspace_id=self._workspace_id)
+        return MongoAttempts(
+            self._connection, workspace_id=self._workspace_id, redaction=self._redaction
+        )
 
     @property
     def streams(self) -> MongoStreams:
@@ -134,7 +152,9 @@ class MongoStepStore(MongoReads):
     @property
     def conversations(self) -> MongoConversations:
         """See `StepStore.conversations`."""
-        return MongoConversations(self._connection, workspace_id=self._workspace_id)
+        return MongoConversations(
+            self._connection, workspace_id=self._workspace_id, redaction=self._redaction
+        )
 
     @property
     def keywords(self) -> MongoKeywords:
@@ -176,15 +196,28 @@ class MongoStepStore(MongoReads):
 
     async def prune_details(
         self, *, age: timedelta, now: datetime, is_dry: bool = True, all_workspaces: bool = False
-    ) -> PrunedDetails:
-        """Remove events and effects of runs that ended so long ago; see `prune_details`."""
-        return await prune_details(
-            self._connection,
-            workspace_id=None if all_workspaces else self._workspace_id,
-            ended_before=now - age,
-            now=now,
-            is_dry=is_dry,
-        )
+    ) -> Retained:
+        """Remove events and effects of runs that ended so long ago, as a policy would that says so.
+
+        Args:
+            age: more than Temporal keeps workflows, which may be reset until then.
+            now: what the age is counted from; is kept with each run.
+            is_dry: only count the runs.
+            all_workspaces: not this store's alone.
+        """
+        policy = RetentionPolicy(details_days=age / timedelta(days=1))
+        done = Retained(is_dry=is_dry)
+        ids = await self.workspace_ids() if all_workspaces else [self._workspace_id]
+        for each in ids:
+            store = self.for_workspace(each)
+            found = await store.retain(policy, temporal_keeps=timedelta(), now=now, is_dry=is_dry)
+            done = done.plus(
+                looked_at=found.looked_at,
+                detailed=found.detailed,
+                rows=found.rows,
+                unresolved=found.unresolved,
+            )
+        return done
 
     async def sweep_payloads(
         self, *, grace: timedelta, namespace: str, is_needed: IsNeeded, is_dry: bool
@@ -194,6 +227,70 @@ class MongoStepStore(MongoReads):
             self._connection, namespace=namespace, is_needed=is_needed, is_dry=is_dry
         )
         return await sweeper.run(grace=grace)
+
+    def eraser(
+        self,
+        *,
+        namespace: str,
+        before: Before,
+        workflow_of: Callable[[str, str], str],
+        grace: timedelta,
+    ) -> Eraser:
+        """What erases from this workspace; see `Eraser`."""
+        return Eraser(
+            self._connection,
+            workspace_id=self._workspace_id,
+            media_store=self._media.media_store,
+            namespace=namespace,
+            before=before,
+            workflow_of=workflow_of,
+            grace=grace,
+        )
+
+    def exporter(self, *, with_media: bool, tells_people: bool) -> Exporter:
+        """What reads runs and conversations of this workspace as lines; see `Exporter`."""
+        return Exporter(
+            self._connection,
+            workspace_id=self._workspace_id,
+            media_store=self._media.media_store if with_media else None,
+            redaction=self._redaction,
+            tells_people=tells_people,
+        )
+
+    def restorer(self, *, as_new: bool) -> Restorer:
+        """What writes such lines into this workspace; see `Restorer`."""
+        return Restorer(
+            self._connection,
+            workspace_id=self._workspace_id,
+            media_store=self._media.media_store,
+            as_new=as_new,
+        )
+
+    async def retain(
+        self,
+        policy: RetentionPolicy,
+        *,
+        temporal_keeps: timedelta,
+        now: datetime,
+        is_dry: bool = True,
+        tell: RetentionTell = lambda _: None,
+    ) -> Retained:
+        """Take out of this workspace what the policy does not keep; see `Retainer`."""
+        retainer = Retainer(
+            self._connection,
+            self._index.indexer,
+            workspace_id=self._workspace_id,
+            policy=policy,
+            temporal_keeps=temporal_keeps,
+            is_dry=is_dry,
+            tell=tell,
+        )
+        return await retainer.run(now=now)
+
+    async def workspace_ids(self) -> list[str]:
+        """The workspaces that have runs."""
+        with store_errors("list the workspaces", self._connection.where):
+            return sorted(await self._connection.database["runs"].distinct("workspace_id"))
 
     async def sweep(
         self,
@@ -229,6 +326,7 @@ class MongoStepStore(MongoReads):
     async def commit(self, commit: Commit) -> CommitResult:
         """See `StepStore.commit`. One transaction, repeated for up to 5 s when others interfere."""
         check_identifiers(commit)
+        commit = self._redaction.commit(commit)
         texts = await self._media.texts_of(commit.operations)
         prepared = prepare(commit, texts=texts)
 
@@ -240,6 +338,7 @@ class MongoStepStore(MongoReads):
 
     async def _commit_history(self, snapshot: ContinuableSnapshot) -> CommitResult:
         check_identifier("run_id", snapshot.run_id)
+        snapshot = self._redaction.snapshot(snapshot)
         texts = [await self._media.text_of(each) for each in snapshot.messages]
 
         async def placed(transaction: Transaction) -> PreparedCommit:

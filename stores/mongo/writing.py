@@ -110,7 +110,7 @@ class PlanWriter:
         if self._checks_media:
             await self._check_media({each for of_message in media.values() for each in of_message})
         writes: list[UpdateOne | DeleteOne] = [
-            _put_body(digest, body, self._workspace_id, media[digest])
+            put_body(digest, body, self._workspace_id, media[digest])
             for digest, body in changes.bodies.items()
         ]
         writes += [DeleteOne({"_id": digest, "owner": owner}) for digest, owner in changes.dropped]
@@ -145,7 +145,7 @@ def _expected(document: Document) -> Document:
     return expected
 
 
-def _put_body(digest: str, body: Body, workspace_id: str, media: list[str]) -> UpdateOne:
+def put_body(digest: str, body: Body, workspace_id: str, media: list[str]) -> UpdateOne:
     """Insert a message; one that is there and was brought by another loses its owner.
 
     A write in any case, for the time of it: a sweep that is about to remove the message gives way.

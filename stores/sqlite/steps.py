@@ -10,6 +10,7 @@ from anyio import to_thread
 from stores.identifiers import DEFAULT_WORKSPACE
 from stores.local import LocalStepStore
 from stores.media.messages import DEFAULT_THRESHOLD_BYTES, MediaChoice, MessageMedia
+from stores.redaction import NO_REDACTION, Redaction
 from stores.sqlite.connection import SqliteConnection, check_database
 from stores.sqlite.media import SqliteMediaStore
 from stores.sqlite.rows import SqliteRows
@@ -43,6 +44,7 @@ class SqliteStepStore(LocalStepStore):
         max_snapshots_per_run: int | None = None,
         media_store: MediaChoice = "auto",
         media_threshold_bytes: int = DEFAULT_THRESHOLD_BYTES,
+        redaction: Redaction = NO_REDACTION,
     ) -> None:
         """Bind the store; nothing is opened before the first call.
 
@@ -56,6 +58,7 @@ class SqliteStepStore(LocalStepStore):
             media_store: for large content; by default a `SqliteMediaStore` on the same connection,
                 in the table `media`.
             media_threshold_bytes: content of this size and above goes there.
+            redaction: what is masked in all that is written.
 
         Raises:
             ValueError: not exactly one of `database` and `connection`, or a bound or a threshold
@@ -67,6 +70,7 @@ class SqliteStepStore(LocalStepStore):
             media_store = SqliteMediaStore(connection=self._connection)
         super().__init__(
             workspace_id=workspace_id,
+            redaction=redaction,
             max_snapshots_per_run=max_snapshots_per_run,
             media=MessageMedia(
                 media_store, workspace_id=workspace_id, threshold_bytes=media_threshold_bytes

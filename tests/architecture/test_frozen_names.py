@@ -26,6 +26,7 @@ from activities.conversations import ConversationActivities
 from activities.history import HistoryActivities
 from activities.naming import NamingActivities
 from activities.reconciling import ReconcileActivities
+from activities.retaining import RetentionActivities
 from activities.searching import SearchActivities
 from activities.sessions import SessionActivities
 from agents.assistant import agent as assistant
@@ -60,6 +61,10 @@ from workflows.delegates import child_run_id, delegate
 from workflows.registry import WORKFLOWS
 
 
+async def _retain_nothing(_: object) -> dict[str, dict[str, int]]:
+    return {}
+
+
 def activity_name(function: Any) -> str:
     definition = getattr(function, "__temporal_activity_definition")
     return str(definition.name)
@@ -67,12 +72,13 @@ def activity_name(function: Any) -> str:
 
 def test_workflow_names() -> None:
     definitions = [workflow._Definition.must_from_class(each) for each in WORKFLOWS]
-    assert [each.name for each in definitions] == ["agent_run", "conversation"]
+    assert [each.name for each in definitions] == ["agent_run", "conversation", "retention"]
     assert [sorted(str(name) for name in each.queries) for each in definitions] == [
         ["status", "unresolved_tool_effects"],
         ["status"],
+        [],
     ]
-    assert [sorted(map(str, each.signals)) for each in definitions] == [["steer"], []]
+    assert [sorted(map(str, each.signals)) for each in definitions] == [["steer"], [], []]
     assert [sorted(map(str, each.updates)) for each in definitions] == [
         [],
         [
@@ -88,6 +94,7 @@ def test_workflow_names() -> None:
             "select_variant",
             "steer",
         ],
+        [],
     ]
 
 
@@ -108,6 +115,7 @@ def test_activity_names() -> None:
         reading.session_read,
         *ConversationActivities(store).activities,
         NamingActivities(store).name_conversation,
+        RetentionActivities(_retain_nothing).apply_retention,
     ]
     assert [activity_name(each) for each in registered] == [
         "registration_identity",
@@ -133,6 +141,7 @@ def test_activity_names() -> None:
         "await_run",
         "read_conversation",
         "name_conversation",
+        "apply_retention",
     ]
 
 
@@ -143,6 +152,7 @@ def test_other_names() -> None:
         "PerdureParent",
         "PerdureState",
     ]
+    assert names.RETENTION == "retention"
     assert names.TASK_QUEUE == "perdure"
     assert names.STEP_PERSISTENCE == "step_persistence"
     assert names.CONVERSATION_SEARCH == "conversation_search"

@@ -100,7 +100,7 @@ def test_it_tells_what_would_go_and_removes_it_when_told_to(
     assert removed.stderr == ""
     assert database["messages"].count_documents({}) == 2
     details = perdure.document("gc", "--details-days", "1")["details"]
-    assert (details["runs"], set(details["rows"].values())) == (0, {0})
+    assert details == {"runs": 0, "rows": 0, "open": 0}
 
 
 @pytest.mark.parametrize("days", ["0", "-1", "0.04", "nan", "inf", "99999"])

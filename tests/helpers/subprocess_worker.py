@@ -20,12 +20,12 @@ from temporalio.plugin import SimplePlugin
 from temporalio.worker import WorkerConfig
 
 from agents.registry import load_agents
-from client import connect
+from client import connect, existing_search_attributes
 from settings import Settings
 from stores.faulty import FaultPlan, with_faults
 from stores.opening import open_step_store
 from tests.helpers.user_workflows import USER_WORKFLOWS
-from worker import build_worker, existing_search_attributes
+from worker import build_worker
 
 STICKY_TIMEOUT = timedelta(seconds=1)
 """A dead worker's runs wait this long on its own queue, by default ten seconds. (No cache would do,

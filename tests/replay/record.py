@@ -43,9 +43,10 @@ from workflows.agent_run import AgentRunWorkflow
 from workflows.agent_run_models import AgentRunInput
 from workflows.approvals import DecideApprovalRequest
 from workflows.durable_conversation import DurableConversation
-from workflows.names import AGENT_RUN, CONVERSATION, SEARCH_ATTRIBUTES
+from workflows.names import AGENT_RUN, CONVERSATION, RETENTION, SEARCH_ATTRIBUTES
 from workflows.outline import outline_of
 from workflows.parking import ResolveToolEffectRequest
+from workflows.retention import RetentionInput, RetentionWorkflow
 
 HISTORIES = Path(__file__).with_name("histories")
 ROOT = Path(__file__).parents[2]
@@ -429,6 +430,18 @@ async def conversation_cancelled(bench: Bench) -> WorkflowHandle[Any, Any]:
     return handle
 
 
+async def retention_applied(bench: Bench) -> WorkflowHandle[Any, Any]:
+    """What a schedule starts; there is no policy, so nothing goes."""
+    handle = await bench.client.start_workflow(
+        RetentionWorkflow.run,
+        RetentionInput(),
+        id="recorded-retention",
+        task_queue=bench.settings.task_queue,
+    )
+    await handle.result()
+    return handle
+
+
 async def ended(handle: WorkflowHandle[Any, Any]) -> None:
     try:
         await handle.result()
@@ -473,7 +486,8 @@ CONVERSATIONS: dict[str, Scenario] = {
         conversation_cancelled,
     )
 }
-SCENARIOS: dict[str, Scenario] = {**RUNS, **CONVERSATIONS}
+RETENTIONS: dict[str, Scenario] = {"retention_applied": retention_applied}
+SCENARIOS: dict[str, Scenario] = {**RUNS, **CONVERSATIONS, **RETENTIONS}
 FAULTS = (
     Fault(name="late", action="delay", seconds=3, run_id="fallback", holds="tool_call_started"),
 )
@@ -533,13 +547,15 @@ def payloads_beside(recording: Path) -> InMemoryChunkStore:
 
 async def record(into: Path) -> list[Path]:
     """Record what is missing of this release; the files that were written."""
-    for workflow in (AGENT_RUN, CONVERSATION):
+    for workflow in (AGENT_RUN, CONVERSATION, RETENTION):
         (into / workflow).mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     with tempfile.TemporaryDirectory(prefix="perdure-record-") as directory:
         async with bench(Path(directory)) as servers:
             for name, scenario in SCENARIOS.items():
                 workflow = CONVERSATION if name in CONVERSATIONS else AGENT_RUN
+                if name in RETENTIONS:
+                    workflow = RETENTION
                 path = into / workflow / f"{name}.v{release()}.json"
                 if path.exists():
                     continue

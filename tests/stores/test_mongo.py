@@ -32,7 +32,8 @@ ACROSS_RUNS = {
     "find variants by folded, live, workspace_id",
     # Which forks inherited turns of a conversation that is deleted, and whose runs it holds.
     "distinct turns by source_conversation_id, workspace_id",
-    "find runs by _id, conversation_id, workspace_id",
+    "find runs by _id, conversation_id, live, workspace_id",
+    "distinct search_log by messages, workspace_id",  # that logged what a deleted turn said
     # Searches: of all conversations, and what the index lacks.
     "find search_log by sequence, workspace_id",
     "find snapshots by unindexed, workspace_id",

@@ -3,8 +3,8 @@
 from stores.mongo.indexes import COLLECTIONS, INDEXES
 from tests.stores.shard_keys import Auditor, guided_keys
 
-UNSHARDED = {"workspaces"}
-"""A document for each tenant."""
+UNSHARDED = {"workspaces", "erasures"}
+"""A document for each tenant, and for each erasure."""
 
 
 def test_the_guide_has_a_command_for_every_collection() -> None:
