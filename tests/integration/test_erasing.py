@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -101,7 +102,7 @@ class Place:
         ]
         for each in runs:
             handle = self.client.get_workflow_handle(each)
-            await eventually(lambda handle=handle: _is_closed(handle))
+            await eventually(partial(_is_closed, handle))
         return runs
 
 

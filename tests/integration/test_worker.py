@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from client import connect
+from client import connect, existing_search_attributes, register_search_attributes
 from settings import Settings
 from stores.errors import StoreConfigurationError, StoreUnavailableError
 from stores.memory import InMemoryStepStore
@@ -24,12 +24,7 @@ from temporal_tls import TemporalUnavailableError
 from tests.helpers.eventually import eventually
 from tests.helpers.script import echo_steps, make_agent, script
 from tests.helpers.workers import running_worker
-from worker import (
-    existing_search_attributes,
-    initialise,
-    register_search_attributes,
-    run_worker,
-)
+from worker import initialise, run_worker
 from workflows.agent_run import AgentRunWorkflow
 from workflows.agent_run_models import AgentRunInput
 from workflows.agents import AgentSetupError

@@ -258,7 +258,7 @@ async def test_runs_that_are_here_are_refused_and_get_new_ids_on_request(
 
 
 async def test_an_import_that_was_cut_off_is_no_run_and_can_be_begun_again(
-    source: MongoStepStore, target: MongoStepStore, tmp_path: Path
+    source: MongoStepStore, target: MongoStepStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await write_run(source, "cut-off")
     path = await export(source, "cut-off", tmp_path / "run.jsonl")
@@ -268,7 +268,7 @@ async def test_an_import_that_was_cut_off_is_no_run_and_can_be_begun_again(
     async def cut_off(*_: Any) -> None:
         raise asyncio.CancelledError
 
-    restorer._put_rows = cut_off  # type: ignore[method-assign]
+    monkeypatch.setattr(restorer, "_put_rows", cut_off)
     with pytest.raises(asyncio.CancelledError):
         await restorer.run(path, now=NOW)
     assert await here.list_runs() == []
