@@ -23,9 +23,9 @@ QueueName = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1
 OTHER_VARIABLES = frozenset(
     {
         *("CHAOS_AT_ONCE", "CHAOS_JOBS", "CHAOS_ONLY", "CHAOS_POINTS", "CHAOS_RANDOM"),
-        *("CHAOS_RESUME", "CHAOS_SEED", "CHAOS_SELF_TEST"),
+        *("CHAOS_CONVERSATION", "CHAOS_RESUME", "CHAOS_SEED", "CHAOS_SELF_TEST"),
         *("CODEC_ORIGINS", "CODEC_TOKEN", "DEMO_EFFECTS_FILE", "DEMO_PAUSE_SECONDS", "DRY_RUN"),
-        *("HARNESS_URI", "JSON", "LOCAL_MODEL", "MONGOD", "MONGODB_PORT", "TEMPORAL_CLI"),
+        *("HARNESS_URI", "JSON", "LOCAL_MODEL", "MONGOD", "MONGODB_PORT", "RECORD", "TEMPORAL_CLI"),
         *("TEMPORAL_PORT", "UI", "WORKSPACE"),
     }
 )
