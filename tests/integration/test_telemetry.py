@@ -299,10 +299,11 @@ async def test_each_metric_moves_under_a_load_with_planted_faults(
             *("perdure_hops_total", "perdure_payload_saved_bytes_total"),
             *("perdure_payload_given_bytes_total", "perdure_payload_written_bytes_total"),
             *("temporal_worker_task_slots_available", "temporal_num_pollers"),
-            *("temporal_workflow_completed_total", "temporal_sticky_cache_size"),
+            "temporal_workflow_completed_total",
         ):
             assert now[name] > before.get(name, 0) or name.startswith("temporal_"), name
             assert now[name] > 0, name
+        assert "temporal_sticky_cache_size" in now  # 0 where the run was evicted meanwhile
         assert now["perdure_worker_ready"] == 1
         text = await worker.metrics()
         seen = {
