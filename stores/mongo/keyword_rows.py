@@ -109,7 +109,8 @@ def of_positions(
     """A query for the rows of a conversation's turns, by `_id`; all by default."""
     key: Document = {"workspace_id": workspace_id, "conversation_id": conversation_id}
     end = MaxKey() if last is None else last + 1
-    return {"_id": {"$gte": {**key, "position": first}, "$lt": {**key, "position": end}}}
+    within = {"$gte": {**key, "position": first}, "$lt": {**key, "position": end}}
+    return {"_id": within, "workspace_id": workspace_id}
 
 
 def of_lanes(workspace_id: str) -> Document:
@@ -120,7 +121,8 @@ def of_lanes(workspace_id: str) -> Document:
 
 def parts_of(key: Document, first: int = 0) -> Document:
     """A query for a row with its parts, by `_id`."""
-    return {"_id": {"$gte": {**key, "part": first}, "$lt": {**key, "part": MaxKey()}}}
+    within = {"$gte": {**key, "part": first}, "$lt": {**key, "part": MaxKey()}}
+    return {"_id": within, "workspace_id": key["workspace_id"]}
 
 
 def row_document(key: Document, lane: Lane) -> Document:

@@ -61,23 +61,27 @@ async def _settle(connection: MongoConnection, row: Document) -> bool:
     parts = [keys[start : start + MOST_LEXEMES] for start in range(0, len(keys), MOST_LEXEMES)]
     for index, part in enumerate(parts[1:], start=1):
         document = {name: row[name] for name in _KEPT}
-        key = {**row["_id"], "part": index}
-        shared = {"_id": key, "part": index, "parts": len(parts), "live": True, "lexemes": part}
-        rows = connection.database[ROWS]
-        await rows.replace_one({"_id": key}, document | shared, upsert=True)
+        shared = {"part": index, "parts": len(parts), "live": True, "lexemes": part}
+        at = _at(row, part=index)
+        await connection.database[ROWS].replace_one(at, document | at | shared, upsert=True)
     if await _complete(connection, row, parts):
         return True
     rows = connection.database[ROWS]
-    settled = {"_id": row["_id"], "version": row["version"], "live": True}
+    settled = {**_at(row), "version": row["version"], "live": True}
     if await rows.find_one(settled, {"_id": 1}) is None:  # else another one was faster
         await rows.delete_many({**parts_of(row["_id"], 1), "version": row["version"]})
     return False
 
 
+def _at(row: Document, **key: object) -> Document:
+    """A query for a row, or another part of it, that names its shard key, too."""
+    return {"_id": {**row["_id"], **key}, "workspace_id": row["workspace_id"]}
+
+
 async def _complete(connection: MongoConnection, row: Document, parts: list[list[Int64]]) -> bool:
     """Let the row count, if it is pending still and of the same text."""
     database = connection.database
-    expected = {"_id": row["_id"], "version": row["version"], "pending": True}
+    expected = {**_at(row), "version": row["version"], "pending": True}
 
     async def complete(session: AsyncClientSession) -> bool:
         if await database[ROWS].find_one(expected, {"_id": 1}, session=session) is None:

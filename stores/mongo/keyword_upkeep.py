@@ -218,7 +218,8 @@ class KeywordUpkeep:
             key = row_key(self.workspace_id, conversation_id, position, name)
             documents.append(row_document(key, lane))
         changed: list[ReplaceOne[Document] | DeleteMany] = [
-            ReplaceOne({"_id": each["_id"]}, each, upsert=True) for each in documents
+            ReplaceOne({"_id": each["_id"], "workspace_id": self.workspace_id}, each, upsert=True)
+            for each in documents
         ]
         for position, name in writes.in_parts:
             key = row_key(self.workspace_id, conversation_id, position, name)
@@ -295,9 +296,8 @@ async def bury_rows(
     """Let searches pass over a conversation that is deleted; its other rows may go at any time."""
     lane = await next_in_lane(database, session, head.workspace_id, head.conversation_id)
     document = title_document(head, lane)
-    await database[ROWS].replace_one(
-        {"_id": document["_id"]}, document, upsert=True, session=session
-    )
+    at = {"_id": document["_id"], "workspace_id": head.workspace_id}
+    await database[ROWS].replace_one(at, document, upsert=True, session=session)
 
 
 def title_document(head: ConversationRecord, lane: Lane) -> Document:

@@ -27,6 +27,7 @@ ACROSS_RUNS = {
     ),
     "find tool_effects by unresolved, workspace_id",
     "find conversations by live, workspace_id",
+    "find conversations by ",  # whether there is any, of which keyword rows have to be made
     "find conversations by is_archived, live, workspace_id",
     "find turns by folded, is_visible, live, workspace_id",
     "find variants by folded, live, workspace_id",
