@@ -100,7 +100,8 @@ async def test_run_leaves_events_effects_and_snapshots_in_order(
     snapshots = await memory.list_snapshots(run_id=handle.id)
     assert [len(snapshot.messages) for snapshot in snapshots] == [3, 5, 6]
     assert {snapshot.state for snapshot in snapshots} == {"complete"}
-    assert count_events(history)["EVENT_TYPE_MARKER_RECORDED"] <= 9
+    # 9; one more for each of two pairs of calls that do not end in one workflow task.
+    assert count_events(history)["EVENT_TYPE_MARKER_RECORDED"] <= 11
 
 
 @pytest.mark.spec("SP-23")
