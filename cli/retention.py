@@ -25,6 +25,7 @@ retention_app = typer.Typer(
     help="What is kept of runs that have ended.",
     no_args_is_help=True,
     add_completion=False,
+    epilog="Example: perdure retention plan",
 )
 
 

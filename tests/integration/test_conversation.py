@@ -178,7 +178,7 @@ async def test_thirty_says_at_once_are_thirty_turns_in_order_while_it_recycles(
     handle = talk.client.get_workflow_handle(conversation.workflow_id)
     first = await anext(talk.client.list_workflows(f"WorkflowId = '{handle.id}'"), None)
     assert first is not None
-    assert (await talk.status(conversation)).turns < 7
+    assert (await talk.status(conversation)).turns <= 7  # 7 where it is about to recycle
     assert (await talk.status(conversation)).carried == 0
     await replay(handle, [talk.echo.agent()])
 

@@ -14,7 +14,6 @@ from temporalio.client import (
     Client,
     WorkflowFailureError,
     WorkflowHandle,
-    WorkflowUpdateFailedError,
 )
 from temporalio.exceptions import ApplicationError, CancelledError
 
@@ -197,28 +196,6 @@ async def test_bounds_on_events_and_bytes_are_followed(
         await end(size)
     assert len(await branches_of(memory, events.id)) == 2
     assert len(await branches_of(memory, size.id)) == 4, "each request goes beyond the bound"
-
-
-async def test_bound_on_updates_is_followed(
-    temporal: Client, memory: InMemoryStepStore, task_queue: str, tmp_path: Path
-) -> None:
-    go_on, waits = tmp_path / "go-on", tmp_path / "waits"
-    steps: list[list[Call]] = [
-        [("wait_for", {"path": str(go_on), "marker": str(waits)})],
-        [("echo", {"text": "x"})],
-    ]
-    decision = {"tool_call_id": "none", "outcome": "completed", "by": "me"}
-    async with running_worker(temporal, memory, AGENTS, task_queue, hop_after_updates=2):
-        handle = await start(temporal, task_queue, prompt=script(steps))
-        await eventually(waits.exists)
-        for _ in range(2):
-            with pytest.raises(WorkflowUpdateFailedError):
-                await handle.execute_update(  # pyright: ignore[reportUnknownMemberType] - the SDK's overloads
-                    names.RESOLVE_UPDATE, {"run_id": handle.id, **decision}
-                )
-        go_on.touch()
-        await end(handle)
-    assert len(await branches_of(memory, handle.id)) == 2
 
 
 async def test_suggestion_of_the_server_is_followed(
