@@ -126,7 +126,8 @@ def _query(deployment: str, build: str) -> str:
     return f"TemporalWorkerDeploymentVersion = '{version}' AND ExecutionStatus = 'Running'"
 
 
-async def _deployment(client: "Client", name: str) -> "WorkerDeploymentInfo":
+async def find_deployment(client: "Client", name: str) -> "WorkerDeploymentInfo | None":
+    """What Temporal knows of a worker deployment; `None` when no worker of it has polled yet."""
     from temporalio.api.workflowservice.v1 import DescribeWorkerDeploymentRequest  # noqa: PLC0415
     from temporalio.service import RPCError, RPCStatusCode  # noqa: PLC0415
 
@@ -136,12 +137,19 @@ async def _deployment(client: "Client", name: str) -> "WorkerDeploymentInfo":
     except RPCError as error:
         if error.status is not RPCStatusCode.NOT_FOUND:
             raise
+        return None
+    return answer.worker_deployment_info
+
+
+async def _deployment(client: "Client", name: str) -> "WorkerDeploymentInfo":
+    found = await find_deployment(client, name)
+    if found is None:
         message = (
             f"namespace {client.namespace!r} has no worker deployment {name!r}; one appears when a "
             "worker with PERDURE_DEPLOYMENT polls"
         )
-        raise NotFoundError(message) from error
-    return answer.worker_deployment_info
+        raise NotFoundError(message)
+    return found
 
 
 def _status(number: int) -> str:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
+from cli.draining import find_deployment
 from cli.findings import Finding
 
 if TYPE_CHECKING:
@@ -71,23 +72,16 @@ def _unrouted(finding: Finding, routed: str, queue: str) -> Finding:
 
 
 async def _deployment(client: "Client", name: str, build_id: str) -> Finding:
-    from temporalio.api.workflowservice.v1 import DescribeWorkerDeploymentRequest  # noqa: PLC0415
-    from temporalio.service import RPCError, RPCStatusCode  # noqa: PLC0415
-
     about = "builds"
     set_current = (
         f"temporal worker deployment set-current-version --deployment-name {name} "
         f"--build-id {build_id}"
     )
-    request = DescribeWorkerDeploymentRequest(namespace=client.namespace, deployment_name=name)
-    try:
-        answer = await client.workflow_service.describe_worker_deployment(request)
-    except RPCError as error:
-        if error.status is not RPCStatusCode.NOT_FOUND:
-            raise
+    deployment = await find_deployment(client, name)
+    if deployment is None:
         found = f"no worker of deployment {name!r} has polled yet"
         return Finding(status="warning", about=about, found=found, fix="start one")
-    current = answer.worker_deployment_info.routing_config.current_deployment_version.build_id
+    current = deployment.routing_config.current_deployment_version.build_id
     if not current:
         found = f"deployment {name!r} has no current build, so no worker of it gets a new run"
         return Finding(status="problem", about=about, found=found, fix=set_current)

@@ -11,6 +11,7 @@ from pydantic_ai import Agent
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 from temporalio.client import Client, WorkflowHistory
 
+from cli.histories import chain_of
 from stores.operations import (
     AppendEvent,
     FinishToolEffect,
@@ -94,16 +95,17 @@ def _recorded_operations() -> Generator[list[Operation]]:
         yield recorded
 
 
-async def histories_of(client: Client, workflow_id: str) -> list[WorkflowHistory]:
-    """Of each execution that was continued as new up to the latest one, oldest first."""
-    found: list[WorkflowHistory] = []
-    execution_id: str | None = None
-    while execution_id or not found:
-        handle = client.get_workflow_handle(workflow_id, run_id=execution_id)
-        found.insert(0, await handle.fetch_history())
-        started = found[0].events[0].workflow_execution_started_event_attributes
-        execution_id = started.continued_execution_run_id
-    return found
+async def histories_of(client: Client, workflow_id: str) -> Sequence[WorkflowHistory]:
+    """Of each execution that was continued as new up to the latest one, oldest first.
+
+    Raises:
+        LookupError: Temporal keeps one of them no more.
+    """
+    chain = await chain_of(client, workflow_id)
+    if not chain.is_whole:
+        message = f"Temporal has not every history of {workflow_id!r}"
+        raise LookupError(message)
+    return chain.histories
 
 
 async def operations_of(
