@@ -200,7 +200,10 @@ async def test_a_conversation_moves_between_turns(builds: Builds, task_queue: st
         last = await conversation.submit(script([[("new", {})]]))
         await conversation.output(script([[("new", {})]]), last)
         said = await builds.said(last.answer.run_id)  # of all its turns
-        assert said == [f"one on {task_queue}"] + [f"two on {task_queue}"] * 3
+        # Its next workflow task tells it of the newest build; where that is the one that brings a
+        # message, this turn is on the old build still, and it moves behind it.
+        one, two = f"one on {task_queue}", f"two on {task_queue}"
+        assert said in ([one, two, two, two], [one, one, two, two])
         described = await builds.client.get_workflow_handle(conversation.workflow_id).describe()
         version = described.raw_description.workflow_execution_info.versioning_info
         assert version.deployment_version.build_id == "two"
