@@ -15,7 +15,7 @@ from stores.streaming import StreamChunk, StreamItem, StreamItemKind, StreamStor
 
 logger = logging.getLogger(__name__)
 
-BETWEEN_FLUSHES = timedelta(milliseconds=50)
+BETWEEN_FLUSHES = timedelta(milliseconds=25)
 """What a model says meanwhile goes into one write. The first word of all is written at once."""
 
 LONGEST_WRITE = timedelta(seconds=5)
