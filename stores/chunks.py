@@ -3,8 +3,8 @@
 A model request carries the whole history each time, so two payloads of a run differ at their ends.
 Cut where messages meet, both consist of the same chunks but for the last one or two; a chunk is
 named by its content, so only what is new is written. The ids of the chunks are cut into nodes in
-the same way, and those again, until one node is left: the root, which names the payload. So neither
-a list of ids nor what a step adds to it grows with the payload.
+the same way, and those again, until there are few: the root lists them, and names the payload. So
+neither a list of ids nor what a step adds to it grows with the payload.
 
 Everything here is a pure function of its arguments.
 """
@@ -32,9 +32,9 @@ USUAL_CHUNK_BYTES = 16 * 1024
 LARGEST_CHUNK_BYTES = 128 * 1024
 """A piece without a boundary, such as one long text, is cut here."""
 
-FEWEST_IDS = 8
-MOST_IDS = 128
-"""In one node."""
+FEWEST_IDS = 4
+MOST_IDS = 64
+"""In one node; the root has up to so many of each level."""
 
 _BOUNDARY = re.compile(rb'\},\{"|\}\],"')
 """Between two objects of a JSON list, and behind such a list: the parts of a message end before
@@ -47,8 +47,9 @@ _SEEN_BYTES = 64
 """Of what stands before a boundary, to decide whether it is a cut. So a payload that lost its
 beginning, as a window over a conversation does, is soon cut as before."""
 
-_ONE_IN = 16
-"""Ids that end a node."""
+_ONE_IN = 4
+"""Ids that end a node. A step writes half of one for each level, and reading the levels takes a
+request each where nothing is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A payload in chunks. The ids of `chunks` may repeat; `root` is one of them."""
+    """A payload in chunks: pieces and nodes. Their ids may repeat; `root` is one of them."""
 
     root: bytes
     chunks: tuple[Chunk, ...]
@@ -93,31 +94,47 @@ def _is_cut(data: bytes, start: int, last: int, boundary: int) -> bool:
 
 
 def plant(data: bytes, identify: Identify) -> Tree:
-    """The tree of a payload."""
-    level = [_chunk("bytes", piece, identify) for piece in cut(data)]
-    chunks = list(level)
+    """The tree of a payload.
+
+    A node is written when it is full. Of each level the ids that fill none yet are in the root, the
+    one node that differs from payload to payload of a run.
+    """
+    chunks = [_chunk("bytes", piece, identify) for piece in cut(data)]
+    level = [each.id for each in chunks]
+    loose: list[bytes] = []
     while len(level) > 1:
-        level = [_chunk("ids", b"".join(ids), identify) for ids in _groups([c.id for c in level])]
-        chunks += level
-    return Tree(root=level[0].id, chunks=tuple(chunks))
+        groups, rest = _groups(level)
+        nodes = [_chunk("ids", b"".join(ids), identify) for ids in groups]
+        chunks += nodes
+        level, loose = [each.id for each in nodes], rest + loose
+    top = level + loose
+    if len(top) > 1:
+        chunks.append(_chunk("ids", b"".join(top), identify))
+    return Tree(root=chunks[-1].id, chunks=tuple(chunks))
 
 
 def _chunk(kind: Kind, body: bytes, identify: Identify) -> Chunk:
     return Chunk(id=identify(kind, body), kind=kind, body=body)
 
 
-def _groups(ids: Sequence[bytes]) -> Iterator[list[bytes]]:
+def _groups(ids: Sequence[bytes]) -> tuple[list[list[bytes]], list[bytes]]:
+    """Those that fill a node, and what is left at the end."""
+    groups: list[list[bytes]] = []
     group: list[bytes] = []
     for each in ids:
         group.append(each)
         is_full = len(group) >= MOST_IDS
         if is_full or (len(group) >= FEWEST_IDS and each[-1] % _ONE_IN == 0):
-            yield group
+            groups.append(group)
             group = []
-    if group:
-        yield group
+    return groups, group
 
 
 def ids_in(body: bytes) -> list[bytes]:
     """The ids that a node holds, in order."""
     return [body[start : start + ID_BYTES] for start in range(0, len(body), ID_BYTES)]
+
+
+def below(chunk: Chunk) -> list[bytes]:
+    """What stands for it in a payload: the ids in a node, and of a piece its own."""
+    return ids_in(chunk.body) if chunk.kind == "ids" else [chunk.id]

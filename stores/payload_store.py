@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from stores.chunks import Chunk, Kind, Tree, ids_in, plant
+from stores.chunks import Chunk, Kind, Tree, below, plant
 from stores.errors import DamagedPayloadError
 from stores.payload_cache import KnownIds, RecentChunks
+from stores.payload_compression import compressed, decompressed
 from stores.payload_keys import (
     NO_KEYS,
     Keyring,
@@ -24,11 +25,6 @@ from stores.payload_keys import (
 DEFAULT_CACHE_BYTES = 32 * 1024 * 1024
 """What runs with a window of 500 KB need for sixty of them. A run fills it in time, so a worker's
 memory grows by as much; what is not there is read in one request."""
-
-COMPRESSION_LEVEL = 6
-"""Of zlib. A step has some ten thousand new bytes, which take about a millisecond. Matches of less
-than six characters are left alone (`Z_FILTERED`): texts full of ids take an eighth less, prose 3 %
-more."""
 
 BATCH_BYTES = 4 * 1024 * 1024
 BATCH_CHUNKS = 500
@@ -196,17 +192,20 @@ class PayloadStore:
             UnknownPayloadKeyError: the key is not here.
         """
         key = None if claim.key_id is None else self._keys.get(claim.key_id)
-        chunks = await self._find([claim.root], claim, key)
-        while any(each.kind == "ids" for each in chunks):
-            ids = [child for each in chunks for child in ids_in(each.body)]
-            chunks = await self._find(ids, claim, key)
-        return b"".join(each.body for each in chunks)
+        found: dict[bytes, Chunk] = {}
+        ids = [claim.root]
+        while True:  # ends: a chunk has the digests of what is below it
+            missing = dict.fromkeys(each for each in ids if each not in found)
+            found |= await self._find(list(missing), claim, key)
+            if all(found[each].kind == "bytes" for each in ids):
+                return b"".join(found[each].body for each in ids)
+            ids = [child for each in ids for child in below(found[each])]
 
     async def _find(
         self, ids: Sequence[bytes], claim: PayloadClaim, key: PayloadKey | None
-    ) -> list[Chunk]:
+    ) -> dict[bytes, Chunk]:
         found = {each: chunk for each in ids if (chunk := self._recent.find(each)) is not None}
-        missing = list(dict.fromkeys(each for each in ids if each not in found))
+        missing = [each for each in ids if each not in found]
         for start in range(0, len(missing), BATCH_CHUNKS):
             some = missing[start : start + BATCH_CHUNKS]
             stored = await self._chunks.find_chunks(some)
@@ -217,7 +216,7 @@ class PayloadStore:
             for chunk in opened:
                 found[chunk.id] = chunk
                 self._recent.keep(chunk)
-        return [found[each] for each in ids]
+        return found
 
     async def aclose(self) -> None:
         """Close what keeps the chunks."""
@@ -248,15 +247,10 @@ def _seal_all(chunks: Sequence[Chunk], key: PayloadKey | None) -> dict[bytes, St
 def _seal(chunk: Chunk, key: PayloadKey | None) -> StoredChunk:
     if chunk.kind == "ids":
         return StoredChunk(kind="ids", data=chunk.body)
-    data = _compressed(chunk.body)
+    data = compressed(chunk.body)
     if key is None:
         return StoredChunk(kind="bytes", data=data)
     return StoredChunk(kind="bytes", data=key.seal_chunk(chunk.id, data), key_id=key.id)
-
-
-def _compressed(body: bytes) -> bytes:
-    squeeze = zlib.compressobj(COMPRESSION_LEVEL, strategy=zlib.Z_FILTERED)
-    return squeeze.compress(body) + squeeze.flush()
 
 
 def _open_all(
@@ -272,7 +266,7 @@ def _open(
         data = stored.data
         if stored.kind == "bytes":
             data = key.open_chunk(chunk_id, data) if key else data
-            data = zlib.decompress(data)
+            data = decompressed(data)
     except (WrongPayloadKeyError, zlib.error) as error:
         raise _changed(chunk_id, claim) from error
     if (key.identify if key else plain_id)(stored.kind, data) != chunk_id:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stores.chunks import LARGEST_CHUNK_BYTES, MOST_IDS, Tree, cut, ids_in, plant
+from stores.chunks import LARGEST_CHUNK_BYTES, MOST_IDS, Tree, below, cut, ids_in, plant
 from stores.payload_keys import plain_id
 
 
@@ -25,7 +25,7 @@ def together(tree: Tree) -> bytes:
     chunks = {each.id: each for each in tree.chunks}
     ids: Sequence[bytes] = [tree.root]
     while any(chunks[each].kind == "ids" for each in ids):
-        ids = [child for each in ids for child in ids_in(chunks[each].body)]
+        ids = [child for each in ids for child in below(chunks[each])]
     return b"".join(chunks[each].body for each in ids)
 
 
@@ -46,7 +46,11 @@ def test_pieces_put_together_are_the_payload(data: bytes) -> None:
 def test_a_tree_gives_its_payload_back(data: bytes) -> None:
     tree = plant(data, plain_id)
     assert together(tree) == data
-    assert all(len(ids_in(each.body)) <= MOST_IDS for each in tree.chunks if each.kind == "ids")
+    nodes = [each for each in tree.chunks if each.kind == "ids" and each.id != tree.root]
+    assert all(len(ids_in(each.body)) <= MOST_IDS for each in nodes)
+    assert {tree.root} == {each.id for each in tree.chunks} - {
+        child for each in tree.chunks if each.kind == "ids" for child in ids_in(each.body)
+    }
 
 
 def test_a_longer_conversation_consists_of_the_chunks_of_the_shorter_one() -> None:
@@ -60,3 +64,14 @@ def test_a_window_over_a_conversation_consists_of_the_chunks_of_the_whole() -> N
     whole = plant(conversation(600), plain_id)
     window = conversation(600, first=100)
     assert new_bytes(window, whole) < len(window) / 20
+
+
+def test_a_step_adds_a_root_and_few_other_nodes_however_long_the_conversation() -> None:
+    added: list[int] = []
+    for first in (100, 1000):
+        known = {each.id for each in plant(conversation(first, 6000), plain_id).chunks}
+        for count in range(first + 1, first + 21):
+            tree = plant(conversation(count, 6000), plain_id)
+            added += [1 for each in tree.chunks if each.kind == "ids" and each.id not in known]
+            known |= {each.id for each in tree.chunks}
+    assert 40 <= len(added) <= 1.6 * 40
