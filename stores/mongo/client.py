@@ -2,11 +2,13 @@
 
 import asyncio
 import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 from pymongo import AsyncMongoClient, ReadPreference, WriteConcern
 from pymongo.asynchronous.database import AsyncDatabase
-from pymongo.errors import PyMongoError
+from pymongo.errors import PyMongoError, ServerSelectionTimeoutError
 from pymongo.read_concern import ReadConcern
 
 from stores.errors import StoreConfigurationError
@@ -20,8 +22,11 @@ APPLICATION_NAME = "perdure"
 """How the server's logs and lists of operations name this application."""
 
 SERVER_SELECTION_TIMEOUT_MS = 2000
-"""How long a call looks for a primary. A commit gets one short attempt inside a workflow task, so
-it has to hear of an outage soon; an election takes about as long."""
+"""How long a call looks for a primary; an election takes about as long."""
+
+WITHOUT_PRIMARY_SECONDS = 0.4
+"""How long a commit of a workflow does. Its first attempt keeps a workflow task open, and with it
+whoever waits for an answer of the workflow."""
 
 MAJORITY = WriteConcern(w="majority", j=True)
 """A boundary that was reported as written survives the loss of the primary and of its power."""
@@ -118,6 +123,40 @@ class MongoConnection:
             )
             raise RuntimeError(msg)
         return self._client
+
+    @asynccontextmanager
+    async def while_primary_is_known(self) -> AsyncGenerator[None]:
+        """Give up what is done inside when the driver looks for a primary and finds none.
+
+        A primary that is slow, or does not answer, is one.
+
+        Raises:
+            pymongo.errors.ServerSelectionTimeoutError: there was none for some tenths of a second.
+        """
+        loop, client = asyncio.get_running_loop(), self.client()
+        limit = asyncio.timeout(None)
+        timer: asyncio.TimerHandle
+
+        def look() -> None:
+            nonlocal timer
+            if client.topology_description.has_writable_server():
+                timer = loop.call_later(WITHOUT_PRIMARY_SECONDS, look)
+            else:
+                limit.reschedule(loop.time())
+
+        try:
+            async with limit:
+                timer = loop.call_later(WITHOUT_PRIMARY_SECONDS, look)
+                try:
+                    yield
+                finally:
+                    timer.cancel()
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            servers = client.topology_description.server_descriptions().values()
+            msg = f"no primary was found: {', '.join(str(each.error) for each in servers)}"
+            raise ServerSelectionTimeoutError(msg) from error
 
     async def close(self) -> None:
         """Close the client if it was made here. Quiet a second time."""

@@ -324,17 +324,26 @@ class MongoStepStore(MongoReads):
     # Writes
 
     async def commit(self, commit: Commit) -> CommitResult:
-        """See `StepStore.commit`. One transaction, repeated for up to 5 s when others interfere."""
+        """See `StepStore.commit`. One transaction, repeated for up to 5 s when others interfere.
+
+        What a workflow commits is given up at once without a primary: the workflow repeats it.
+        """
         check_identifiers(commit)
         commit = self._redaction.commit(commit)
+        with store_errors(_words(commit), self._connection.where):
+            if commit.position is None:
+                return await self._write(commit)
+            async with self._connection.while_primary_is_known():
+                return await self._write(commit)
+
+    async def _write(self, commit: Commit) -> CommitResult:
         texts = await self._media.texts_of(commit.operations)
         prepared = prepare(commit, texts=texts)
 
         async def as_given(transaction: Transaction) -> PreparedCommit:  # noqa: ARG001 - nothing to read
             return prepared
 
-        with store_errors(_words(prepared), self._connection.where):
-            return await self._commits.write(as_given)
+        return await self._commits.write(as_given)
 
     async def _commit_history(self, snapshot: ContinuableSnapshot) -> CommitResult:
         check_identifier("run_id", snapshot.run_id)
@@ -350,6 +359,7 @@ class MongoStepStore(MongoReads):
             return await self._commits.write(placed)
 
 
-def _words(prepared: PreparedCommit) -> str:
-    number = "" if prepared.number is None else f" {prepared.number}"
-    return f"commit{number} of {', '.join(map(repr, prepared.run_ids))}"
+def _words(commit: Commit) -> str:
+    number = "" if commit.position is None else f" {commit.position.number}"
+    run_ids = dict.fromkeys(each.run_id for each in commit.operations)
+    return f"commit{number} of {', '.join(map(repr, run_ids))}"

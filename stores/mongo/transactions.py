@@ -122,8 +122,10 @@ async def _commit(session: AsyncClientSession, deadline: float) -> None:
 async def _abort(session: AsyncClientSession) -> None:
     if not session.in_transaction:
         return
+    is_away = not session.client.topology_description.has_writable_server()
     with suppress(TimeoutError):
-        async with asyncio.timeout(ABORT_TIMEOUT_SECONDS):
+        # Of a server that is away only the driver's own state is left to close.
+        async with asyncio.timeout(0 if is_away else ABORT_TIMEOUT_SECONDS):
             await session.abort_transaction()
 
 

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import time
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,9 +14,10 @@ from pymongo.errors import PyMongoError
 
 from cli.binaries import find_mongod
 from cli.servers import MongoServer, free_port
+from stores.commits import Commit
 from stores.errors import StoreConfigurationError, StoreError, StoreUnavailableError
 from stores.mongo import reading, transactions
-from stores.mongo.client import open_client
+from stores.mongo.client import SERVER_SELECTION_TIMEOUT_MS, open_client
 from stores.mongo.documents import head_id
 from stores.mongo.forsaken import end_forsaken_transactions
 from stores.mongo.steps import MongoStepStore
@@ -159,6 +161,30 @@ class TestOutage:
 
     # The driver leaves the socket of a handshake that was cancelled to the garbage collector.
     @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+    @pytest.mark.parametrize("has_begun", [False, True])
+    async def test_what_a_workflow_commits_is_given_up_at_once_without_a_server(
+        self, store: MongoStepStore, test_server: MongoServer, *, has_begun: bool
+    ) -> None:
+        execution, script = new_run(f"at-once-{has_begun}")
+        await store.commit(execution.commit(script.register()))
+        commit = execution.commit(*script.before_tool(1))
+        plain = replace(commit, position=None)
+        if has_begun:  # each command is answered so late that the server goes in the middle
+            _delay(test_server, milliseconds=300)
+        began_at = time.monotonic()
+        commits = asyncio.gather(*(_seconds_until_refused(store, each) for each in (commit, plain)))
+        if has_begun:
+            await asyncio.wait([commits], timeout=0.4)
+        await test_server.kill()
+        killed_after = time.monotonic() - began_at
+        at_once, patiently = await commits
+        await test_server.start()
+        gc.collect()
+        assert at_once < killed_after + 1.5
+        assert patiently > killed_after + 0.9 * SERVER_SELECTION_TIMEOUT_MS / 1000
+
+    # The driver leaves the socket of a handshake that was cancelled to the garbage collector.
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
     async def test_calls_to_a_frozen_server_end_in_time_and_go_on_after(
         self, store: MongoStepStore, test_server: MongoServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -231,6 +257,26 @@ class TestOutage:
         with pytest.raises(StoreError, match="commit 1 of 'run-other-failure'") as raised:
             await store.commit(execution.commit(script.register()))
         assert not raised.value.retryable
+
+
+async def _seconds_until_refused(store: MongoStepStore, commit: Commit) -> float:
+    began_at = time.monotonic()
+    with pytest.raises(StoreUnavailableError, match="commit"):
+        await store.commit(commit)
+    return time.monotonic() - began_at
+
+
+def _delay(server: MongoServer, *, milliseconds: int) -> None:
+    """Let the server answer inserts and updates so late."""
+    with MongoClient[Document](server.uri) as client:
+        data = {
+            "failCommands": ["insert", "update"],
+            "blockConnection": True,
+            "blockTimeMS": milliseconds,
+        }
+        client.admin.command(
+            {"configureFailPoint": "failCommand", "mode": "alwaysOn", "data": data}
+        )
 
 
 def _fail(server: MongoServer, mode: object, command: str, label: str, code: int) -> None:
