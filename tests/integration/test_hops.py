@@ -32,6 +32,7 @@ from tests.helpers.evidence import trail_of
 from tests.helpers.script import Call, echo_steps, make_agent, script
 from tests.helpers.workers import replay, running_worker
 from tests.integration.conftest import WITHIN
+from tests.integration.test_approvals import decide, effects, is_asked, refused
 from tests.integration.test_reset import reset
 from workflows import names
 from workflows.agent_run import AgentRunWorkflow
@@ -196,6 +197,31 @@ async def test_bounds_on_events_and_bytes_are_followed(
         await end(size)
     assert len(await branches_of(memory, events.id)) == 2
     assert len(await branches_of(memory, size.id)) == 4, "each request goes beyond the bound"
+
+
+async def test_bound_on_updates_counts_those_that_were_accepted(
+    temporal: Client, memory: InMemoryStepStore, task_queue: str
+) -> None:
+    ask: Call = ("ask_first", {"text": "x"})
+    steps: list[list[Call]] = [[ask, ask], [("echo", {"text": "x"})], [ask], [ask]]
+    async with running_worker(temporal, memory, AGENTS, task_queue, hop_after_updates=2):
+        handle = await start(temporal, task_queue, prompt=script(steps))
+        for places in (["1/0", "1/1"], ["3/0"], ["4/0"]):
+            await eventually(is_asked(memory, handle.id, *places))
+            rows = await effects(memory, handle.id)
+            for place in places:
+                await refused(decide(handle, rows[place], arguments_digest="of another call"))
+                await decide(handle, rows[place])
+        await end(handle)
+        branches = await branches_of(memory, handle.id)
+        for branch in branches:
+            await replay(temporal.get_workflow_handle(handle.id, run_id=branch), AGENTS)
+    run = await memory.get_run(run_id=handle.id)
+    assert run is not None
+    events = await memory.list_events(run_id=handle.id)
+    first = {each.sequence: each.step_index for each in events}
+    # Two were accepted in step 1, none in step 2 and one each in steps 3 and 4.
+    assert [first[each.first_sequence] for each in run.branches[1:]] == [2, 5]
 
 
 async def test_suggestion_of_the_server_is_followed(
