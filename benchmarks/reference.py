@@ -15,8 +15,8 @@ from cli.processes import ChildProcess, LocalServerError, until
 
 ROOT = Path(__file__).parents[1]
 
-STARTS_WITHIN = timedelta(seconds=60)
-"""Imports take 5 s when nothing else runs."""
+STARTS_WITHIN = timedelta(minutes=3)
+"""Imports take 5 s when nothing else runs, and a minute on a machine with much else to do."""
 
 
 @dataclass(kw_only=True)

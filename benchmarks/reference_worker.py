@@ -19,6 +19,8 @@ from temporalio.worker import Worker
 from benchmarks.charging import make_charging_agent
 from benchmarks.chat_workflow import BenchmarkChatWorkflow
 from benchmarks.chatting import make_chatting_agent
+from benchmarks.noting import make_noting_agent
+from benchmarks.noting_workflow import NotingRunWorkflow
 from benchmarks.scripted import PERSISTED, PLAIN, Plan, make_agent
 from benchmarks.workflow import WORKFLOWS
 
@@ -38,16 +40,17 @@ def _persisted_agent(mongodb_uri: str, database: str) -> Agent[None, str]:
 
 async def _work(mongodb_uri: str, database: str, address: str, task_queue: str) -> None:
     client = await Client.connect(address, plugins=[PydanticAIPlugin()])
-    agents = [
+    agents: list[Agent[Any, Any]] = [
         _persisted_agent(mongodb_uri, database),
         make_charging_agent(_persistent(mongodb_uri, database)),
         make_chatting_agent(_persistent(mongodb_uri, database, "events")),
+        make_noting_agent(_persistent(mongodb_uri, database)),
         make_agent(PLAIN, [TemporalDurability()]),
     ]
     worker = Worker(
         client,
         task_queue=task_queue,
-        workflows=[*WORKFLOWS, BenchmarkChatWorkflow],
+        workflows=[*WORKFLOWS, BenchmarkChatWorkflow, NotingRunWorkflow],
         plugins=[AgentPlugin(agent) for agent in agents],
     )
     await worker.run()
