@@ -204,7 +204,7 @@ class Settings(BaseSettings):
         default=16384, ge=1024, le=262144, description="from this size on a payload is large"
     )
     payload_cache_bytes: int = Field(
-        default=33554432, ge=0, description="of stored payloads in the memory of each process"
+        default=16777216, ge=0, description="of stored payloads in the memory of each process"
     )
     payload_keys: dict[str, str] = Field(
         default={},

@@ -22,8 +22,8 @@ from stores.payload_keys import (
     plain_id,
 )
 
-DEFAULT_CACHE_BYTES = 32 * 1024 * 1024
-"""What runs with a window of 500 KB need for sixty of them. A run fills it in time, so a worker's
+DEFAULT_CACHE_BYTES = 16 * 1024 * 1024
+"""What runs with a window of 500 KB need for thirty of them. A run fills it in time, so a worker's
 memory grows by as much; what is not there is read in one request."""
 
 BATCH_BYTES = 4 * 1024 * 1024
