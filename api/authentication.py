@@ -16,7 +16,7 @@ from jwt.exceptions import PyJWKClientConnectionError, PyJWTError
 
 from api.errors import UnauthenticatedError, UnavailableError
 from settings import Settings
-from stores.access import TOKEN_PREFIX, AccessStore
+from stores.access import TOKEN_PREFIX, AccessStore, Caller
 
 _LOGGER = logging.getLogger("perdure.api")
 
@@ -115,25 +115,26 @@ def jwt_verifier(settings: Settings) -> JwtVerifier | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Authenticator:
-    """Finds the principal of a request, anew for each."""
+    """Finds the principal of a request and its rights, anew for each."""
 
     access: AccessStore
     clock: Callable[[], datetime]
     verifier: JwtVerifier | None = None
 
-    async def principal_of(self, token: str) -> str | None:
-        """The principal's id; `None`: nobody that is known."""
+    async def caller_of(self, token: str, workspace_public_id: str) -> Caller | None:
+        """Who asks within a workspace; `None`: nobody that is known."""
         if len(token) > LONGEST_TOKEN:
             return None
         if token.startswith(TOKEN_PREFIX) or self.verifier is None:
-            return await self.access.bearer_of(token, now=self.clock())
+            return await self.access.bearer_in(token, workspace_public_id, now=self.clock())
         subject = await self.verifier.subject_of(token)
-        known = None if subject is None else await self.access.find_principal(subject)
-        return None if known is None else known.principal_id
+        if subject is None:
+            return None
+        return await self.access.principal_in(subject, workspace_public_id)
 
 
-async def authenticated(request: Request, _: Annotated[object, Depends(bearer)]) -> str:
-    """The id of the principal that asks.
+async def authenticated(request: Request, _: Annotated[object, Depends(bearer)]) -> Caller:
+    """The principal that asks, and its rights in the workspace of the path.
 
     Raises:
         UnauthenticatedError: there is no token, or nobody is known by it.
@@ -143,11 +144,13 @@ async def authenticated(request: Request, _: Annotated[object, Depends(bearer)])
         message = "send `Authorization: Bearer` with a token; `perdure access add-token` makes one"
         raise UnauthenticatedError(message)
     authenticator: Authenticator = request.app.state.authenticator
-    principal_id = await authenticator.principal_of(token.strip())
-    if principal_id is None:
+    # The path is not checked yet: who is not known is told that first.
+    workspace = request.path_params["workspace_public_id"].lower()
+    caller = await authenticator.caller_of(token.strip(), workspace)
+    if caller is None:
         message = "nobody is known by this token: it is none, has expired, or was revoked"
         raise UnauthenticatedError(message)
-    return principal_id
+    return caller
 
 
-CallerId = Annotated[str, Depends(authenticated)]
+CurrentCaller = Annotated[Caller, Depends(authenticated)]

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
 
-from api.authentication import CallerId
+from api.authentication import CurrentCaller
 from api.errors import RESPONSES
 from api.questions import PREFIX, OpenLibrary, WorkspaceId, refuse_repeats
 from stores.reading.pages import SearchPage
@@ -22,8 +22,8 @@ router = APIRouter()
 )
 async def search_conversations(
     library: OpenLibrary,
-    caller_id: CallerId,
-    workspace_public_id: WorkspaceId,
+    caller: CurrentCaller,
+    workspace_public_id: WorkspaceId,  # noqa: ARG001 - checked here; the caller's rights are in it
     parameters: Annotated[SearchParameters, Query()],
 ) -> Response:
     """Search titles, and what users and agents said, by keywords.
@@ -31,6 +31,6 @@ async def search_conversations(
     All keywords have to be in one field. Newest turns first.
     """
     search = Search.of(parameters)
-    reader = await library.public_reader(caller_id, workspace_public_id)
+    reader = library.reader_with(caller.rights)
     page = await reader.search(search)
     return Response(page.to_json(), media_type="application/json")

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
 
-from api.authentication import CallerId
+from api.authentication import CurrentCaller
 from api.errors import RESPONSES
 from api.questions import PREFIX, ConversationId, OpenLibrary, WorkspaceId, refuse_repeats
 from stores.reading.pages import HistoryPage
@@ -21,12 +21,12 @@ router = APIRouter()
 )
 async def read_conversation(
     library: OpenLibrary,
-    caller_id: CallerId,
-    workspace_public_id: WorkspaceId,
+    caller: CurrentCaller,
+    workspace_public_id: WorkspaceId,  # noqa: ARG001 - checked here; the caller's rights are in it
     conversation_public_id: ConversationId,
     parameters: Annotated[HistoryParameters, Query()],
 ) -> Response:
     """Read turns around one, before or after a position, or the newest ones."""
-    reader = await library.public_reader(caller_id, workspace_public_id)
+    reader = library.reader_with(caller.rights)
     page = await reader.read(conversation_public_id, parameters)
     return Response(page.to_json(), media_type="application/json")

@@ -11,7 +11,7 @@ from stores.reading.refusals import ParameterInvalidError
 PREFIX = "/agent_api/v1/workspaces/{workspace_public_id}"
 
 
-def refuse_repeats(request: Request) -> None:
+async def refuse_repeats(request: Request) -> None:
     """Refuse a parameter that is there twice: which one counts is nobody's to guess.
 
     Raises:
@@ -24,7 +24,7 @@ def refuse_repeats(request: Request) -> None:
             raise ParameterInvalidError(message, parameter=name)
 
 
-def _library(request: Request) -> Library:
+async def _library(request: Request) -> Library:
     library: Library = request.app.state.library
     return library
 

@@ -50,6 +50,10 @@ class AccessToken:
         """What names it to a person."""
         return self.digest[:_TOKEN_ID_LENGTH]
 
+    def is_valid(self, now: datetime) -> bool:
+        """Whether it has not expired."""
+        return self.expires_at is None or now < self.expires_at
+
 
 @dataclass(frozen=True, kw_only=True)
 class Grant:
@@ -72,6 +76,21 @@ class ReadingRights:
     conversation_ids: frozenset[str] = frozenset()
     """Granted one by one."""
 
+    @classmethod
+    def of(
+        cls, principal_id: str, workspace_id: str, grants: Sequence[Grant]
+    ) -> "ReadingRights | None":
+        """What its grants in the workspace come to; `None`: it is no member."""
+        membership = next((each for each in grants if each.conversation_id is None), None)
+        if membership is None:
+            return None
+        return cls(
+            principal_id=principal_id,
+            workspace_id=workspace_id,
+            reach=membership.reach,
+            conversation_ids=frozenset(e.conversation_id for e in grants if e.conversation_id),
+        )
+
     def allow(self, head: ConversationRecord) -> bool:
         """Whether the conversation may be read. A deleted one may not, by anybody."""
         if head.workspace_id != self.workspace_id or head.state == "deleted":
@@ -81,6 +100,17 @@ class ReadingRights:
             or head.principal == self.principal_id
             or head.conversation_id in self.conversation_ids
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caller:
+    """A known principal that asks within a workspace.
+
+    `rights` is `None` where it is no member, or there is no such workspace.
+    """
+
+    principal_id: str
+    rights: ReadingRights | None
 
 
 def new_token() -> str:
@@ -148,22 +178,29 @@ class AccessStore(ABC):
         if principal_id is None:
             return None
         grants = await self.list_grants(principal_id, workspace_id)
-        membership = next((each for each in grants if each.conversation_id is None), None)
-        if membership is None:
-            return None
-        return ReadingRights(
-            principal_id=principal_id,
-            workspace_id=workspace_id,
-            reach=membership.reach,
-            conversation_ids=frozenset(e.conversation_id for e in grants if e.conversation_id),
-        )
+        return ReadingRights.of(principal_id, workspace_id, grants)
 
-    async def bearer_of(self, token: str, *, now: datetime) -> str | None:
-        """The id of the principal whose token it is; `None`: nobody's, or it has expired."""
+    async def bearer_in(
+        self, token: str, workspace_public_id: str, *, now: datetime
+    ) -> Caller | None:
+        """Whose token it is, and its rights; `None`: nobody's, or it has expired."""
         found = await self.find_token(token_digest(token))
-        if found is None or (found.expires_at is not None and found.expires_at <= now):
+        if found is None or not found.is_valid(now):
             return None
-        return found.principal_id
+        return await self._caller(found.principal_id, workspace_public_id)
+
+    async def principal_in(self, principal_id: str, workspace_public_id: str) -> Caller | None:
+        """The principal and its rights; `None`: there is no such principal."""
+        if await self.find_principal(principal_id) is None:
+            return None
+        return await self._caller(principal_id, workspace_public_id)
+
+    async def _caller(self, principal_id: str, workspace_public_id: str) -> Caller:
+        workspace_id = await self.find_workspace(workspace_public_id)
+        if workspace_id is None:
+            return Caller(principal_id=principal_id, rights=None)
+        rights = await self.rights(principal_id, workspace_id)
+        return Caller(principal_id=principal_id, rights=rights)
 
     async def add_principal(
         self, principal_id: str, kind: PrincipalKind, *, now: datetime

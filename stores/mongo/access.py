@@ -8,7 +8,15 @@ from datetime import datetime
 from pymongo import ReturnDocument
 from pymongo.asynchronous.collection import AsyncCollection
 
-from stores.access import AccessStore, AccessToken, Grant, Principal
+from stores.access import (
+    AccessStore,
+    AccessToken,
+    Caller,
+    Grant,
+    Principal,
+    ReadingRights,
+    token_digest,
+)
 from stores.mongo.client import MongoConnection
 from stores.mongo.documents import Document
 from stores.mongo.failures import store_errors
@@ -19,6 +27,7 @@ TOKENS = "access_tokens"
 GRANTS = "access_grants"
 
 _TIMES = ("created_at", "expires_at")
+_OF_TOKENS = ("principal_id", *_TIMES)
 
 
 class MongoAccess(AccessStore):
@@ -86,6 +95,52 @@ class MongoAccess(AccessStore):
         """See `AccessStore`."""
         await self._delete(GRANTS, {"_id": {"$in": [_grant_key(each) for each in grants]}})
 
+    async def bearer_in(
+        self, token: str, workspace_public_id: str, *, now: datetime
+    ) -> Caller | None:
+        """See `AccessStore`."""
+        rows = await self._in_workspace(
+            TOKENS, token_digest(token), "principal_id", workspace_public_id
+        )
+        if not rows or not _token(rows[0]).is_valid(now):
+            return None
+        return _caller(rows[0]["principal_id"], rows)
+
+    async def principal_in(self, principal_id: str, workspace_public_id: str) -> Caller | None:
+        """See `AccessStore`."""
+        rows = await self._in_workspace(PRINCIPALS, principal_id, "_id", workspace_public_id)
+        return _caller(principal_id, rows) if rows else None
+
+    async def _in_workspace(
+        self, name: str, key: str, principal: str, workspace_public_id: str
+    ) -> list[Document]:
+        """A document, once for each grant of its principal there: one question for three."""
+        is_there = {"$expr": {"$eq": ["$workspace_id", {"$first": "$$workspaces._id"}]}}
+        pipeline: list[Document] = [
+            {"$match": {"_id": key}},
+            {
+                "$lookup": {
+                    "from": "workspaces",
+                    "pipeline": [{"$match": {"public_id": workspace_public_id}}],
+                    "as": "workspaces",
+                }
+            },
+            {
+                "$lookup": {
+                    "from": GRANTS,
+                    "localField": principal,
+                    "foreignField": "principal_id",
+                    "let": {"workspaces": "$workspaces"},
+                    "pipeline": [{"$match": is_there}],
+                    "as": "grant",
+                }
+            },
+            {"$unwind": {"path": "$grant", "preserveNullAndEmptyArrays": True}},
+        ]
+        with self._errors(name, is_write=False):
+            found = await self._collection(name).aggregate(pipeline)
+            return await found.to_list()
+
     def _collection(self, name: str) -> AsyncCollection[Document]:
         return self._connection.database[name]
 
@@ -111,6 +166,13 @@ class MongoAccess(AccessStore):
             await self._collection(name).delete_many(query)
 
 
+def _caller(principal_id: str, rows: Sequence[Document]) -> Caller:
+    grants = [_grant(each["grant"]) for each in rows if "grant" in each]
+    workspaces = rows[0]["workspaces"]
+    rights = ReadingRights.of(principal_id, workspaces[0]["_id"], grants) if workspaces else None
+    return Caller(principal_id=principal_id, rights=rights)
+
+
 def _document(record: Principal | AccessToken | Grant, *without: str) -> Document:
     """The record's fields that are set, times in microseconds, without those that `_id` is."""
     return {
@@ -130,7 +192,10 @@ def _principal(document: Document) -> Principal:
 
 
 def _token(document: Document) -> AccessToken:
-    return AccessToken(digest=document["_id"], **_fields(document))
+    found = _fields(document)
+    return AccessToken(
+        digest=document["_id"], **{name: found[name] for name in _OF_TOKENS if name in found}
+    )
 
 
 def _grant(document: Document) -> Grant:

@@ -70,6 +70,7 @@ class MongoConnection:
         self._db_url = db_url
         self._name = database
         self._client: Client | None = None
+        self._database: Database | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._process_id: int | None = None
         self._is_closed = False
@@ -87,12 +88,15 @@ class MongoConnection:
     @property
     def database(self) -> Database:
         """The database, read from the primary and written with `MAJORITY` whatever the URI says."""
-        return self.client().get_database(
-            self._name,
-            read_preference=ReadPreference.PRIMARY,
-            read_concern=ReadConcern("majority"),
-            write_concern=MAJORITY,
-        )
+        client = self.client()
+        if self._database is None:
+            self._database = client.get_database(
+                self._name,
+                read_preference=ReadPreference.PRIMARY,
+                read_concern=ReadConcern("majority"),
+                write_concern=MAJORITY,
+            )
+        return self._database
 
     def client(self) -> Client:
         """The client, made now if this is the first use of a connection string.

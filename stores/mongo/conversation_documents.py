@@ -7,6 +7,7 @@ way out.
 from collections.abc import Callable
 from dataclasses import asdict, fields
 from datetime import datetime
+from functools import cache
 from typing import Any, TypeVar
 
 from stores.conversation_records import (
@@ -84,6 +85,17 @@ def _encoded(value: Any) -> Any:  # noqa: ANN401 - any BSON value
 
 def record_of(kind: type[Record], document: Document) -> Record:
     """The record that a document holds."""
-    known = [each.name for each in fields(kind) if each.name in document]
-    same: Callable[[Any], Any] = lambda value: value  # noqa: E731 - a default
-    return kind(**{name: _DECODERS.get(name, same)(document[name]) for name in known})
+    decoders = _decoders_of(kind)
+    return kind(
+        **{
+            name: value if (decode := decoders[name]) is None else decode(value)
+            for name, value in document.items()
+            if name in decoders
+        }
+    )
+
+
+@cache
+def _decoders_of(kind: type[Any]) -> dict[str, Callable[[Any], Any] | None]:
+    """How each field of a record is read; `None`: as it is."""
+    return {each.name: _DECODERS.get(each.name) for each in fields(kind)}

@@ -43,6 +43,9 @@ from stores.redaction import NO_REDACTION, Redaction
 
 Result = TypeVar("Result")
 
+_UNREAD: Document = {"folded": 0}
+"""What only queries need; it is as long as the text."""
+
 _PAGE = 100
 """Conversations whose text is looked through together."""
 
@@ -155,7 +158,7 @@ class MongoConversationRows:
     async def find_public_conversation(self, public_id: str) -> ConversationRecord | None:
         """See `ConversationRows`."""
         query = {"workspace_id": self._workspace_id, "public_id": public_id, "live": True}
-        found = await self._database["conversations"].find_one(query, session=self._session)
+        found = await self._first("conversations", query)
         return None if found is None else record_of(ConversationRecord, found)
 
     async def put_conversation(self, record: ConversationRecord) -> None:
@@ -170,8 +173,7 @@ class MongoConversationRows:
 
     async def find_public_turn(self, conversation_id: str, public_id: str) -> TurnRecord | None:
         """See `ConversationRows`."""
-        query = self._of(conversation_id) | {"public_id": public_id}
-        found = await self._database["turns"].find_one(query, session=self._session)
+        found = await self._first("turns", self._of(conversation_id) | {"public_id": public_id})
         return None if found is None else record_of(TurnRecord, found)
 
     async def put_turns(self, turns: Sequence[TurnRecord]) -> None:
@@ -198,7 +200,8 @@ class MongoConversationRows:
         if given := {name: value for name, value in bounds.items() if value is not None}:
             query["position"] = given
         order = [("position", -1 if newest_first else 1)]
-        found = self._database["turns"].find(query, session=self._session, sort=order, limit=limit)
+        turns = self._database["turns"]
+        found = turns.find(query, _UNREAD, session=self._session, sort=order, limit=limit)
         return [record_of(TurnRecord, each) for each in await found.to_list()]
 
     async def list_variants(
@@ -296,11 +299,14 @@ class MongoConversationRows:
 
     async def _variants(self, query: Document, order: Sequence[str]) -> list[VariantRecord]:
         sort = [(each, 1) for each in order]
-        found = self._database["variants"].find(query, session=self._session, sort=sort)
+        found = self._database["variants"].find(query, _UNREAD, session=self._session, sort=sort)
         return [record_of(VariantRecord, each) for each in await found.to_list()]
 
     async def _one(self, collection: str, key: Document | str) -> Document | None:
-        return await self._database[collection].find_one(_at(key), session=self._session)
+        return await self._first(collection, _at(key))
+
+    async def _first(self, collection: str, query: Document) -> Document | None:
+        return await self._database[collection].find_one(query, _UNREAD, session=self._session)
 
     async def _put(self, collection: str, documents: Sequence[Document]) -> None:
         writes = [ReplaceOne(_at(each["_id"]), each, upsert=True) for each in documents]

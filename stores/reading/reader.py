@@ -74,22 +74,15 @@ class Library:
         Raises:
             NotFoundError: it is no member, or there is no principal.
         """
-        store = self.store.for_workspace(workspace_id)
-        rights = await store.conversations.access.rights(principal_id, workspace_id)
-        if rights is None:
-            raise no_workspace()
-        return WorkspaceReader(store=store, rights=rights)
+        access = self.store.conversations.access
+        return self.reader_with(await access.rights(principal_id, workspace_id))
 
-    async def public_reader(
-        self, principal_id: str | None, workspace_public_id: str
-    ) -> WorkspaceReader:
-        """The same by the workspace's public id.
+    def reader_with(self, rights: ReadingRights | None) -> WorkspaceReader:
+        """The way into a workspace that somebody's rights, read for this question, open.
 
         Raises:
-            NotFoundError: there is no such workspace, or it is no member.
+            NotFoundError: there are none.
         """
-        access = self.store.conversations.access
-        workspace_id = await access.find_workspace(workspace_public_id)
-        if workspace_id is None:
+        if rights is None:
             raise no_workspace()
-        return await self.reader(principal_id, workspace_id)
+        return WorkspaceReader(store=self.store.for_workspace(rights.workspace_id), rights=rights)

@@ -1,9 +1,16 @@
 """Which turns a page shows, and in which order they get their text."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from stores.access import ReadingRights
-from stores.conversation_records import UNFINISHED, ConversationRecord, Turn, VariantRecord
+from stores.conversation_records import (
+    UNFINISHED,
+    ConversationRecord,
+    Turn,
+    TurnRecord,
+    VariantRecord,
+)
 from stores.conversation_rows import ConversationRows, with_variants
 from stores.reading.pages import HistoryPagination
 from stores.reading.parameters import LARGEST_POSITION, HistoryParameters
@@ -39,19 +46,41 @@ class _Timeline:
 
     rows: ConversationRows
     conversation_id: str
+    turn_count: int
+    _joined: dict[int, Turn] = field(default_factory=dict[int, Turn])
 
-    async def older(self, count: int, *, before: int | None = None) -> list[Turn]:
+    async def older(self, count: int, *, before: int | None = None) -> list[TurnRecord]:
         """The newest ones before a position, newest first."""
         return await self._found(count, before=before, after=None, newest_first=True)
 
-    async def newer(self, count: int, *, after: int) -> list[Turn]:
+    async def newer(self, count: int, *, after: int) -> list[TurnRecord]:
         """The oldest ones after a position, oldest first."""
         return await self._found(count, before=None, after=after, newest_first=False)
 
+    async def near(self, position: int, count: int) -> tuple[list[TurnRecord], list[TurnRecord]]:
+        """The nearest ones before and after a position: one question, where none is hidden."""
+        first, last = position - count, position + count
+        rows = await self.rows.list_turns(
+            self.conversation_id,
+            after=first - 1,
+            before=last + 1,
+            limit=2 * count + 1,
+            newest_first=False,
+            only_visible=True,
+        )
+        found = await self._readable(rows)
+        older = [each for each in reversed(found) if each.position < position]
+        newer = [each for each in found if each.position > position]
+        if len(older) < count and first > 0:
+            older += await self.older(count - len(older), before=first)
+        if len(newer) < count and last < self.turn_count - 1:
+            newer += await self.newer(count - len(newer), after=last)
+        return older, newer
+
     async def _found(
         self, count: int, *, before: int | None, after: int | None, newest_first: bool
-    ) -> list[Turn]:
-        found: list[Turn] = []
+    ) -> list[TurnRecord]:
+        found: list[TurnRecord] = []
         while len(found) < count:  # ends: at an end of the conversation
             rows = await self.rows.list_turns(
                 self.conversation_id,
@@ -61,8 +90,7 @@ class _Timeline:
                 newest_first=newest_first,
                 only_visible=True,
             )
-            turns = await with_variants(self.rows, self.conversation_id, rows)
-            found += [each for each in turns if _is_read(each)]
+            found += await self._readable(rows)
             if len(rows) < count:
                 break
             if newest_first:
@@ -71,23 +99,35 @@ class _Timeline:
                 after = rows[-1].position
         return found[:count]
 
-    async def at(self, public_id: str) -> Turn:
+    async def _readable(self, rows: Sequence[TurnRecord]) -> list[TurnRecord]:
+        """Those that can be read, which of inherited ones their source tells."""
+        inherited = [each for each in rows if each.is_inherited]
+        await self.joined(inherited)
+        return [
+            each
+            for each in rows
+            if (self._joined[each.position].record if each.is_inherited else each).is_visible
+        ]
+
+    async def joined(self, rows: Sequence[TurnRecord]) -> list[Turn]:
+        """These turns with words and variants; none is read twice."""
+        missing = [each for each in rows if each.position not in self._joined]
+        if missing:
+            turns = await with_variants(self.rows, self.conversation_id, missing)
+            self._joined.update({each.record.position: each for each in turns})
+        return [self._joined[each.position] for each in rows]
+
+    async def at(self, public_id: str) -> TurnRecord:
         """The turn with that id.
 
         Raises:
             NotFoundError: there is none in the timeline.
         """
         row = await self.rows.find_public_turn(self.conversation_id, public_id)
-        if row is not None and row.is_visible:
-            (turn,) = await with_variants(self.rows, self.conversation_id, [row])
-            if _is_read(turn):
-                return turn
+        if row is not None and await self._readable([row]):
+            return row
         message = "the conversation has no such turn that can be read"
         raise NotFoundError(message, parameter="around_turn_public_id")
-
-
-def _is_read(turn: Turn) -> bool:
-    return turn.record.is_visible and turn.record.kind != "compaction"
 
 
 async def read_window(
@@ -104,7 +144,9 @@ async def read_window(
     head = await rows.find_public_conversation(conversation_public_id)
     if head is None or not rights.allow(head):
         raise no_conversation()
-    timeline = _Timeline(rows=rows, conversation_id=head.conversation_id)
+    timeline = _Timeline(
+        rows=rows, conversation_id=head.conversation_id, turn_count=head.turn_count
+    )
     found = await _Finder(head=head, timeline=timeline, limit=parameters.limit).find(parameters)
     if not parameters.include_execution or not found.turns:
         return found
@@ -127,9 +169,8 @@ class _Finder:
     async def _before(self, position: int | None) -> TurnWindow:
         found = await self.timeline.older(self.limit + 1, before=position)
         newer = [] if position is None else await self.timeline.newer(1, after=position - 1)
-        by_need = tuple(found[: self.limit])
-        return self._window(
-            tuple(reversed(by_need)),
+        by_need = found[: self.limit]
+        return await self._window(
             by_need,
             has_older=len(found) > self.limit,
             has_newer=bool(newer),
@@ -139,10 +180,8 @@ class _Finder:
     async def _after(self, position: int) -> TurnWindow:
         found = await self.timeline.newer(self.limit + 1, after=position)
         older = await self.timeline.older(1, before=position + 1)
-        turns = tuple(found[: self.limit])
-        return self._window(
-            turns,
-            turns,
+        return await self._window(
+            found[: self.limit],
             has_older=bool(older),
             has_newer=len(found) > self.limit,
             edges=(min(position + 1, LARGEST_POSITION), position),
@@ -151,32 +190,30 @@ class _Finder:
     async def _around(self, public_id: str) -> TurnWindow:
         """Nearest first, counted in turns that can be read; of two equally near ones the newer."""
         target = await self.timeline.at(public_id)
-        position = target.record.position
-        older = await self.timeline.older(self.limit, before=position)
-        newer = await self.timeline.newer(self.limit, after=position)
+        older, newer = await self.timeline.near(target.position, self.limit)
         near = [(rank, 0, each) for rank, each in enumerate(newer)]
         near += [(rank, 1, each) for rank, each in enumerate(older)]
         nearest = sorted(near, key=lambda each: each[:2])[: self.limit - 1]
-        by_need = (target, *(each for _, _, each in nearest))
+        by_need = [target, *(each for _, _, each in nearest)]
         older_shown = sum(side for _, side, _ in nearest)
-        return self._window(
-            tuple(sorted(by_need, key=lambda each: each.record.position)),
+        return await self._window(
             by_need,
             has_older=len(older) > older_shown,
             has_newer=len(newer) > len(nearest) - older_shown,
             edges=(None, None),
         )
 
-    def _window(
+    async def _window(
         self,
-        turns: tuple[Turn, ...],
-        by_need: tuple[Turn, ...],
+        rows: Sequence[TurnRecord],
         *,
         has_older: bool,
         has_newer: bool,
         edges: tuple[int | None, int | None],
     ) -> TurnWindow:
-        """The window; `edges` are where to go on where it has no turn."""
+        """The window of these, by need; `edges` are where to go on where there are none."""
+        by_need = tuple(await self.timeline.joined(rows))
+        turns = tuple(sorted(by_need, key=lambda each: each.record.position))
         before, after = edges
         if turns:
             before, after = turns[0].record.position, turns[-1].record.position

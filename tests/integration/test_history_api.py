@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pydantic_ai import Agent
 from pydantic_ai.models.function import FunctionModel
+from pymongo import AsyncMongoClient
 
 from activities.sessions import (
     SessionReadRequest,
@@ -25,6 +26,7 @@ from stores.reading.reader import Library
 from stores.records import ToolEffectRecord
 from tests.helpers.reading import NOW, Api, Said, admit, opened_api, parameter_of, put_conversation
 from tests.helpers.script import follow, script
+from tests.stores.watching import Watcher
 from workflows.persistence import StepPersistence
 
 pytestmark = pytest.mark.integration
@@ -221,6 +223,35 @@ async def test_rights_are_those_of_the_moment_on_each_page(mongo: MongoStepStore
     expired = Api(client=api.client, workspace=api.workspace, token=token)
     assert kept.expires_at == NOW
     assert (await expired.search(query="shared")).status_code == 401
+
+
+async def test_a_page_costs_few_questions_and_none_more_in_a_long_conversation(
+    mongodb_uri: str, mongodb_database: str
+) -> None:
+    watcher = Watcher(mongodb_database)
+    client = AsyncMongoClient[Any](mongodb_uri, tz_aware=True, event_listeners=[watcher])
+    store = MongoStepStore(client=client, database=mongodb_database)
+    asked: dict[str, list[list[str]]] = {}
+    async with client, opened_api(store, await admit(store, "ann")) as api:
+        for count in (9, 99):
+            said = [Said(prompt=f"said {n}") for n in range(count)]
+            head = await put_conversation(store, f"c{count}", said)
+            page = (await api.history(head.public_id)).json()["turns"]
+            for name, value in (
+                ("limit", 20),
+                ("around_turn_public_id", page[4]["public_id"]),
+                ("after_position", 3),
+            ):
+                watcher.commands.clear()
+                assert (await api.history(head.public_id, **{name: value})).status_code == 200
+                asked.setdefault(name, []).append(watcher.names())
+    caller = "aggregate"  # token, workspace and grants
+    window = ["find"] * 3  # head, turns, answers
+    assert asked == {
+        "limit": [[caller, *window]] * 2,
+        "around_turn_public_id": [[caller, *window, "find"]] * 2,  # and the turn itself
+        "after_position": [[caller, *window, "find"]] * 2,  # and whether there are older ones
+    }
 
 
 async def test_a_conversation_that_is_deleted_while_it_is_read_is_whole_or_gone(

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from stores.access import TOKEN_PREFIX, AccessStore, ReadingRights, token_digest
+from stores.access import TOKEN_PREFIX, AccessStore, Caller, ReadingRights, token_digest
 from stores.errors import InvalidIdentifierError, PrincipalConflictError, PrincipalNotFoundError
 from stores.memory import InMemoryStepStore
 from stores.mongo.steps import MongoStepStore
@@ -61,19 +61,24 @@ class AccessConformance(ABC):
         others, _ = await access.add_token("bob", now=NOW)
         assert first.startswith(TOKEN_PREFIX)
         assert (kept.digest, kept.token_id) == (token_digest(first), token_digest(first)[:12])
-        assert await access.bearer_of(first, now=NOW) == "ann"
-        assert await access.bearer_of(first, now=LATER) is None
-        assert await access.bearer_of(second, now=LATER + timedelta(days=900)) == "ann"
-        assert await access.bearer_of(second + "x", now=NOW) is None
-        assert await access.bearer_of("\ud800", now=NOW) is None
+
+        async def bearer_of(token: str, *, now: datetime) -> str | None:
+            caller = await access.bearer_in(token, "nowhere", now=now)
+            return caller and caller.principal_id
+
+        assert await bearer_of(first, now=NOW) == "ann"
+        assert await bearer_of(first, now=LATER) is None
+        assert await bearer_of(second, now=LATER + timedelta(days=900)) == "ann"
+        assert await bearer_of(second + "x", now=NOW) is None
+        assert await bearer_of("\ud800", now=NOW) is None
         assert [each.created_at for each in await access.list_tokens("ann")] == [NOW, LATER]
 
         assert await access.revoke_tokens("bob", kept.token_id) == []  # it is not Bob's
         assert await access.revoke_tokens("ann", kept.token_id) == [kept]
-        assert await access.bearer_of(first, now=NOW) is None
+        assert await bearer_of(first, now=NOW) is None
         assert len(await access.revoke_tokens("ann")) == 1
         assert await access.list_tokens("ann") == []
-        assert await access.bearer_of(others, now=NOW) == "bob"
+        assert await bearer_of(others, now=NOW) == "bob"
 
     async def test_rights_are_what_was_granted_and_not_revoked(self, access: AccessStore) -> None:
         await access.add_principal("ann", "agent", now=NOW)
@@ -109,6 +114,35 @@ class AccessConformance(ABC):
         assert await access.list_grants("ann") == []
         with pytest.raises(InvalidIdentifierError):
             await access.grant("ann", "w", conversation_id="", now=NOW)
+
+    async def test_a_caller_comes_with_its_rights_in_the_workspace_that_it_names(
+        self, store: StepStore, access: AccessStore
+    ) -> None:
+        places = {
+            each: await store.for_workspace(each).conversations.workspace_public_id(now=NOW)
+            for each in ("v", "w")
+        }
+        await access.add_principal("ann", "human", now=NOW)
+        await access.add_principal("bob", "human", now=NOW)
+        token, _ = await access.add_token("ann", now=NOW)
+        await access.grant("ann", "w", conversation_id="c", now=NOW)
+        await access.grant("ann", "w", conversation_id="d", now=NOW)
+        await access.grant("bob", "w", now=NOW)
+        await access.grant("bob", "v", now=NOW)
+        for place, expected in (
+            (places["w"], await access.rights("ann", "w")),
+            (places["v"], None),  # another's workspace
+            ("w", None),  # no public id
+        ):
+            found = Caller(principal_id="ann", rights=expected)
+            assert await access.bearer_in(token, place, now=NOW) == found
+            assert await access.principal_in("ann", place) == found
+        assert await access.principal_in("eve", places["w"]) is None
+        bob = await access.principal_in("bob", places["v"])
+        assert bob == Caller(principal_id="bob", rights=await access.rights("bob", "v"))
+        await access.revoke("ann")
+        nothing = Caller(principal_id="ann", rights=None)
+        assert await access.bearer_in(token, places["w"], now=NOW) == nothing
 
     async def test_a_workspace_is_found_by_its_public_id(
         self, store: StepStore, access: AccessStore
