@@ -143,7 +143,10 @@ async def get_head(rows: ConversationRows, conversation_id: str) -> Conversation
     Raises:
         ConversationNotFoundError: there is none, or it was deleted.
     """
-    head = await rows.find_conversation(conversation_id)
+    return _existing(await rows.find_conversation(conversation_id), conversation_id)
+
+
+def _existing(head: ConversationRecord | None, conversation_id: str) -> ConversationRecord:
     if head is None or head.state == "deleted":
         problem = "this workspace has no such conversation"
         raise ConversationNotFoundError(conversation_id, problem)
@@ -160,7 +163,7 @@ async def open_head(rows: ConversationRows, conversation_id: str) -> Conversatio
     if head is not None and head.state != "open":
         problem = f"it was {head.state} and takes nothing more; begin another one, or fork it"
         raise ConversationClosedError(conversation_id, problem)
-    return await get_head(rows, conversation_id)
+    return _existing(head, conversation_id)
 
 
 async def with_variants(

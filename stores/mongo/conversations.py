@@ -169,7 +169,11 @@ class MongoConversationRows:
     async def find_turn(self, conversation_id: str, position: int) -> TurnRecord | None:
         """See `ConversationRows`."""
         found = await self._one("turns", turn_key(self._workspace_id, conversation_id, position))
-        return None if found is None else record_of(TurnRecord, found)
+        if found is None:
+            return None
+        turn = record_of(TurnRecord, found)
+        self.keywords.found_turn(turn)
+        return turn
 
     async def find_public_turn(self, conversation_id: str, public_id: str) -> TurnRecord | None:
         """See `ConversationRows`."""
@@ -209,7 +213,10 @@ class MongoConversationRows:
     ) -> list[VariantRecord]:
         """See `ConversationRows`."""
         query = self._of(conversation_id) | {"position": {"$in": list(positions)}}
-        return await self._variants(query, ["position", "number"])
+        found = await self._variants(query, ["position", "number"])
+        for each in found:
+            self.keywords.found_variant(each)
+        return found
 
     async def put_variants(self, variants: Sequence[VariantRecord]) -> None:
         """See `ConversationRows`."""

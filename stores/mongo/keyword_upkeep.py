@@ -70,6 +70,12 @@ class KeywordUpkeep:
     _found: dict[str, ConversationRecord | None] = field(
         default_factory=dict[str, ConversationRecord | None]
     )
+    _found_turns: dict[tuple[str, int], TurnRecord] = field(
+        default_factory=dict[tuple[str, int], TurnRecord]
+    )
+    _found_variants: dict[tuple[str, int, int], VariantRecord] = field(
+        default_factory=dict[tuple[str, int, int], VariantRecord]
+    )
     _heads: dict[str, ConversationRecord] = field(default_factory=dict[str, ConversationRecord])
     _turns: dict[str, dict[int, TurnRecord | None]] = field(
         default_factory=dict[str, dict[int, TurnRecord | None]]
@@ -82,6 +88,17 @@ class KeywordUpkeep:
     def found_head(self, conversation_id: str, head: ConversationRecord | None) -> None:
         """Hear of a head as it was before the transaction."""
         self._found.setdefault(conversation_id, head)
+
+    def found_turn(self, turn: TurnRecord) -> None:
+        """Hear of a turn as it is stored; what the transaction wrote itself is no news."""
+        if turn.position not in self._turns.get(turn.conversation_id, {}):
+            self._found_turns[turn.conversation_id, turn.position] = turn
+
+    def found_variant(self, variant: VariantRecord) -> None:
+        """The same of a variant."""
+        place = (variant.conversation_id, variant.position, variant.number)
+        if place not in self._variants:
+            self._found_variants[place] = variant
 
     def put_head(self, head: ConversationRecord) -> None:
         """Hear of a head as it is now."""
@@ -124,7 +141,9 @@ class KeywordUpkeep:
     ) -> None:
         """Find the rows of these turns that are not as they should be."""
         turns = await self._joined(rows, conversation_id, positions)
-        known = await self._known(conversation_id, positions)
+        known = self._as_read(turns)
+        if known is None:
+            known = await self._known(conversation_id, positions)
         for turn in turns:
             shown = {each.field: each for each in fields_of(turn)}
             for name in _FIELDS:
@@ -168,6 +187,34 @@ class KeywordUpkeep:
         )
         wanted = [each for each in found if each.position in positions]
         return await with_variants(rows, conversation_id, wanted)
+
+    def _as_read(self, turns: Sequence[Turn]) -> _Rows | None:
+        """The rows that there must be by what was read of these turns, where nothing goes.
+
+        `None`: words that were shown change or go, or not everything was read; then the rows have
+        to be looked at.
+        """
+        if self.is_forced:
+            return None
+        rows: dict[tuple[int, KeywordField], Document] = {}
+        for turn in turns:
+            place = turn.record.conversation_id, turn.record.position
+            old = self._found_turns.get(place)
+            active = old and self._found_variants.get((*place, old.active_variant))
+            if old is None or active is None or old.is_inherited:
+                return None
+            shown = {each.field: each for each in fields_of(turn)}
+            for each in fields_of(Turn(record=old, variants=(active,))):
+                if old.active_variant != turn.record.active_variant:
+                    return None
+                if shown.get(each.field) != each:
+                    return None
+                rows[place[1], each.field] = {
+                    "number": old.active_variant,
+                    "version": text_version(each.text),
+                    "live": True,
+                }
+        return rows
 
     async def _known(
         self, conversation_id: str, positions: Mapping[int, TurnRecord | None]

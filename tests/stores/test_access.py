@@ -3,14 +3,17 @@
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
+from pymongo import AsyncMongoClient
 
 from stores.access import TOKEN_PREFIX, AccessStore, Caller, ReadingRights, token_digest
 from stores.errors import InvalidIdentifierError, PrincipalConflictError, PrincipalNotFoundError
 from stores.memory import InMemoryStepStore
 from stores.mongo.steps import MongoStepStore
 from stores.protocols import StepStore
+from tests.stores.watching import Watcher, explained
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LATER = NOW + timedelta(days=1)
@@ -171,3 +174,32 @@ class TestMongoAccess(AccessConformance):
     @pytest.fixture
     def store(self, mongo: MongoStepStore) -> StepStore:
         return mongo
+
+    async def test_a_caller_is_one_question_that_scans_nothing(
+        self, mongodb_uri: str, mongodb_database: str
+    ) -> None:
+        watcher = Watcher(mongodb_database)
+        async with AsyncMongoClient[Any](mongodb_uri, event_listeners=[watcher]) as client:
+            store = MongoStepStore(client=client, database=mongodb_database)
+            await store.initialise()
+            access = store.conversations.access
+            place = await store.conversations.workspace_public_id(now=NOW)
+            for each in ("ann", "bob"):
+                await access.add_principal(each, "human", now=NOW)
+                await access.grant(each, "default", now=NOW)
+            token, _ = await access.add_token("ann", now=NOW)
+            watcher.commands.clear()
+            assert await access.bearer_in(token, place, now=NOW) is not None
+            assert await access.principal_in("bob", place) is not None
+            assert watcher.names() == ["aggregate", "aggregate"]
+            # The server gives no account of a join that is unwound.
+            bare = [{**each, "pipeline": each["pipeline"][:-1]} for each in watcher.commands]
+            accounts = await explained(client, mongodb_database, bare)
+        for _, account in accounts:
+            assert "COLLSCAN" not in str(account)
+            lookups = [each for each in account["stages"] if "$lookup" in each]
+            assert [each["indexesUsed"] for each in lookups] == [
+                ["workspaces_public_v1"],
+                ["access_grants_principal_v1"],
+            ]
+            assert [each["totalDocsExamined"] for each in lookups] == [1, 1]

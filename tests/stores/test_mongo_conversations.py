@@ -106,6 +106,25 @@ class TestIndexUse:
             for query, account in await explained(client, watcher.database, watcher.commands):
                 assert "COLLSCAN" not in stages(account), query
 
+    async def test_a_message_and_its_answer_cost_nine_questions_each(
+        self, store: MongoStepStore, watcher: Watcher
+    ) -> None:
+        conversations = store.for_workspace("counted").conversations
+        await conversations.open(TALK, ConversationSpec(agent="assistant"), now=NOW)
+        watcher.commands.clear()
+        admission = await conversations.admit(TALK, said("m"), now=NOW)
+        admitted = watcher.names()
+        variant = admission.variant
+        place = (TALK, variant.position, variant.number)
+        await conversations.begin_variant(*place, now=NOW)
+        watcher.commands.clear()
+        text = TurnText(prompt="question m", content="an answer")
+        await conversations.finish_variant(*place, status="completed", text=text, now=NOW)
+        finished = watcher.names()
+        keywords = ["findAndModify", "update", "commitTransaction"]  # a lane, and all rows together
+        assert admitted == ["find", "find", *["update"] * 4, *keywords]
+        assert finished == ["find", "find", "find", *["update"] * 3, *keywords]
+
     async def test_a_search_through_what_was_said_stops_with_the_page(
         self, store: MongoStepStore, watcher: Watcher
     ) -> None:
