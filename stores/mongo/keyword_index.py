@@ -106,7 +106,9 @@ class KeywordMemory:
 
     def slot(self, workspace_id: str) -> _Slot:
         """The view of a workspace, which was used last from now on."""
-        slot = self._slots.setdefault(workspace_id, _Slot(is_too_large=not self.memory_bytes))
+        slot = self._slots.get(workspace_id)
+        if slot is None:
+            slot = self._slots[workspace_id] = _Slot(is_too_large=not self.memory_bytes)
         self._slots.move_to_end(workspace_id)
         return slot
 
@@ -197,7 +199,6 @@ class MongoKeywords:
                 if slot.view.pending:
                     await settle_soon(self._connection, workspace_id)
                     is_in_memory = await self._refresh(slot, workspace_id)
-                self._memory.settle(slot)
         if is_in_memory and not slot.is_too_large:
             return _InMemory(slot.view, slot.lock, query, allowed)
         pending = {"workspace_id": workspace_id, "pending": True}
@@ -246,10 +247,10 @@ class MongoKeywords:
                 left -= await self._read_lane(view, workspace_id, lane, newest)
         if view.is_worth_sorting:
             await asyncio.to_thread(view.sort)
-        if left <= 0:
-            return False
-        slot.lanes = lanes
-        return True
+        if left > 0:
+            slot.lanes = lanes
+        self._memory.settle(slot)
+        return left > 0
 
     async def _lanes(self, workspace_id: str) -> dict[int, int]:
         """How far each lane is."""

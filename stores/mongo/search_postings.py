@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 Keys = NDArray[np.uint64]
 Numbers = NDArray[np.int64]
 
+_LAST_KEY = np.uint64((1 << 64) - 1)
+
 _LEAST_SORTED = 400_000
 """Postings from which sorting pays: of some 10,000 messages. Below, looking at each is quick."""
 
@@ -80,7 +82,7 @@ class Postings:
         """The entries with that key and how often each holds it; each entry once, in any order."""
         wanted = np.uint64(key)
         start, end = np.searchsorted(self._sorted_keys, [wanted, wanted + np.uint64(1)])
-        if wanted == np.iinfo(np.uint64).max:
+        if wanted == _LAST_KEY:
             end = len(self._sorted_keys)
         there = np.flatnonzero(self._keys.values == wanted)
         if start == end:
