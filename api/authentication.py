@@ -17,6 +17,8 @@ from jwt.exceptions import PyJWKClientConnectionError, PyJWTError
 from api.errors import UnauthenticatedError, UnavailableError
 from settings import Settings
 from stores.access import TOKEN_PREFIX, AccessStore, Caller
+from stores.errors import InvalidIdentifierError
+from stores.identifiers import check_identifier
 
 _LOGGER = logging.getLogger("perdure.api")
 
@@ -83,8 +85,10 @@ class JwtVerifier:
         except PyJWTError as error:
             _LOGGER.info("a JWT was refused: %s", type(error).__name__)
             return None
-        subject: object = claims["sub"]
-        return subject if isinstance(subject, str) else None
+        try:
+            return check_identifier("principal_id", claims["sub"])
+        except InvalidIdentifierError:  # an issuer may name somebody as no principal can be named
+            return None
 
 
 def jwt_verifier(settings: Settings) -> JwtVerifier | None:

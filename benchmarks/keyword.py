@@ -42,6 +42,7 @@ from stores.mongo.keyword_rows import (
     Lane,
     keys_of,
     lane_of,
+    of_lanes,
     row_document,
     row_key,
 )
@@ -59,6 +60,9 @@ SOME = ConversationFilter(
 )
 BUDGETS = (1.5, 1.0)
 """Median and worst, as multiples of PostgreSQL's."""
+
+FEW_OTHERS = 1_000
+"""Turns of others that a search is compared beside."""
 
 _AT_ONCE = 1_000
 _START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -80,12 +84,18 @@ def queries(count: int) -> list[str]:
     return asked
 
 
-async def fill(database: Any, turns: int, *, prefix: str = "talk") -> list[tuple[str, ...]]:  # noqa: ANN401 - the driver's
+async def fill(
+    database: Any,  # noqa: ANN401 - the driver's
+    turns: int,
+    *,
+    prefix: str = "talk",
+    workspace: str = WORKSPACE,
+) -> list[tuple[str, ...]]:
     """Store turns as they are stored, and give their rows: order, conversation, field, lexemes."""
     source = texts()
     rows: list[tuple[str, ...]] = []
     written: dict[str, list[Any]] = {ROWS: []}
-    lanes = await database[LANES].find({}).to_list()
+    lanes = await database[LANES].find(of_lanes(workspace)).to_list()
     sequences: dict[int, int] = {each["_id"]["lane"]: int(each["sequence"]) for each in lanes}
     public_id = of_conversation = ""
     for number in range(turns):
@@ -97,7 +107,7 @@ async def fill(database: Any, turns: int, *, prefix: str = "talk") -> list[tuple
         if position == 0:
             public_id = of_conversation = new_public_id(now, after=public_id or None)
             head = ConversationRecord(
-                conversation_id=conversation, workspace_id=WORKSPACE, public_id=public_id,
+                conversation_id=conversation, workspace_id=workspace, public_id=public_id,
                 agent="bench", created_at=_START, updated_at=_START, turn_count=_TURNS,
             )  # fmt: skip
             written.setdefault("conversations", []).append(conversation_document(head))
@@ -105,7 +115,7 @@ async def fill(database: Any, turns: int, *, prefix: str = "talk") -> list[tuple
         public_id = new_public_id(now, after=public_id or None)
         text = next(source)
         place: dict[str, Any] = {
-            "conversation_id": conversation, "workspace_id": WORKSPACE, "position": position,
+            "conversation_id": conversation, "workspace_id": workspace, "position": position,
             "created_at": _START,
         }  # fmt: skip
         turn = TurnRecord(
@@ -118,7 +128,7 @@ async def fill(database: Any, turns: int, *, prefix: str = "talk") -> list[tuple
         written.setdefault("turns", []).append(turn_document(turn))
         written.setdefault("variants", []).append(variant_document(variant))
         found = lexemes(text)
-        row = row_document(row_key(WORKSPACE, conversation, position, "content"), at)
+        row = row_document(row_key(workspace, conversation, position, "content"), at)
         row |= {"number": 1, "order_id": public_id, "live": True, "parts": 1}
         row |= {"version": Binary(b""), "lexemes": keys_of(found)}
         written[ROWS].append(row)
@@ -128,7 +138,7 @@ async def fill(database: Any, turns: int, *, prefix: str = "talk") -> list[tuple
                 await database[name].insert_many(documents, ordered=False)
             written = {ROWS: []}
     for lane, sequence in sequences.items():
-        key = {"_id": {"workspace_id": WORKSPACE, "lane": lane}}
+        key = {"_id": {"workspace_id": workspace, "lane": lane}}
         change = {"$set": {"sequence": Int64(sequence)}}
         await database[LANES].update_one(key, change, upsert=True)
     return rows
@@ -227,6 +237,11 @@ class Ours:
         page = await self.store.keywords.search_history(WORKSPACE, query, ALL, page_size=PAGE)
         return [str(each.turn_public_id) for each in page.matches]
 
+    async def some_pages(self, query: KeywordQuery) -> list[str]:
+        """The same for one who may read fifty conversations."""
+        page = await self.store.keywords.search_history(WORKSPACE, query, SOME, page_size=PAGE)
+        return [str(each.turn_public_id) for each in page.matches]
+
     async def read_all(self, text: str) -> str:
         """Search until all rows are in memory, and say what that took."""
         slot = self.memory.slot(WORKSPACE)
@@ -269,14 +284,51 @@ async def measure(uri: str, arguments: argparse.Namespace, server: PostgreSQL) -
         f"same pages {same}/{len(asked)}; median {medians[0] / medians[1]:.2f} x "
         f"(budget {BUDGETS[0]}), worst {worst[0] / worst[1]:.2f} x (budget {BUDGETS[1]})"
     )
-    told("ours, 50 conversations may be read", await ours(side.some_places, asked, repeats))
-    await fill(client[name], arguments.others, prefix="other")
-    print(f"{arguments.others} turns of other conversations {await side.read_all(asked[0])}")
-    told("ours, the same 50 may be read", await ours(side.some_places, asked, repeats))
     await client.drop_database(name)
     await client.aclose()
     for each in stores:
         await each.aclose()
+
+
+async def flatness(uri: str, arguments: argparse.Namespace) -> None:
+    """What one waits who may read fifty conversations, among few and among many turns of others.
+
+    Half of those are in the same workspace and may not be read, half are in another one. Both sizes
+    are there at once and take turns, so that noise meets both.
+    """
+    client = AsyncMongoClient[dict[str, Any]](uri)
+    asked = queries(arguments.queries)
+    sizes, sides = (FEW_OTHERS, arguments.others), list[Ours]()
+    names = [f"keyword_{uuid4().hex}" for _ in sizes]
+    for name, others in zip(names, sizes, strict=True):
+        memory = KeywordMemory()
+        store = MongoStepStore(db_url=uri, database=name, keyword_memory=memory)
+        await store.initialise()
+        await fill(client[name], _TURNS * len(SOME.conversation_ids))
+        await fill(client[name], others // 2, prefix="other")
+        await fill(client[name], others // 2, prefix="another", workspace="another")
+        sides.append(Ours(store=store, cold=store, memory=memory))
+        print(f"beside {others} turns of others, those {await sides[-1].read_all(asked[0])}")
+    for what in ("places", "pages"):
+        best: list[list[float]] = [[] for _ in sides]
+        for text in asked:
+            times: list[list[float]] = [[] for _ in sides]
+            for _ in range(arguments.repeats):
+                for side, taken in zip(sides, times, strict=True):
+                    ask = side.some_places if what == "places" else side.some_pages
+                    ((milliseconds, _),) = await ours(ask, [text], 1)
+                    taken.append(milliseconds)
+            for each, taken in zip(best, times, strict=True):
+                each.append(min(taken))
+        few, many = (statistics.median(each) for each in best)
+        print(
+            f"ours, {what}, 50 conversations may be read: median {many:.3f} ms beside {sizes[1]} "
+            f"turns of others, {few:.3f} beside {sizes[0]}: {many / few:.2f} x"
+        )
+    for name, side in zip(names, sides, strict=True):
+        await client.drop_database(name)
+        await side.store.aclose()
+    await client.aclose()
 
 
 async def ping(database: Any) -> float:  # noqa: ANN401 - the driver's
@@ -292,16 +344,20 @@ async def ping(database: Any) -> float:  # noqa: ANN401 - the driver's
 async def main(arguments: argparse.Namespace) -> None:
     """Start both servers and measure."""
     with ExitStack() as stack:
-        server = stack.enter_context(postgresql("shared_buffers=512MB", "jit=off"))
         home = stack.enter_context(tempfile.TemporaryDirectory(prefix="perdure-keyword-"))
         async with LocalServers(Path(home), search_attributes=SEARCH_ATTRIBUTES) as servers:
-            await measure(servers.addresses.mongodb_uri, arguments, server)
+            uri = servers.addresses.mongodb_uri
+            if not arguments.flat:
+                server = stack.enter_context(postgresql("shared_buffers=512MB", "jit=off"))
+                await measure(uri, arguments, server)
+            await flatness(uri, arguments)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=100_000)
     parser.add_argument("--others", type=int, default=100_000, help="turns that may not be read")
+    parser.add_argument("--flat", action="store_true", help="only what others' turns cost")
     parser.add_argument("--queries", type=int, default=60)
     parser.add_argument("--repeats", type=int, default=30)
     asyncio.run(main(parser.parse_args()))

@@ -225,6 +225,41 @@ async def test_rights_are_those_of_the_moment_on_each_page(mongo: MongoStepStore
     assert (await expired.search(query="shared")).status_code == 401
 
 
+async def test_no_text_of_a_caller_is_an_error_of_the_database(
+    mongo: MongoStepStore,
+) -> None:
+    head = await put_conversation(mongo, "c", [Said()])
+    await admit(mongo, "ann")
+    library = Library(store=mongo)
+    odd = ("\ud800", "a\x00b", "$where", "\N{SNOWMAN}" * 5_000)
+    for text in odd:
+        for name in ("query", "after", "archived", text):
+            search = SessionSearchRequest(
+                workspace_id="default", principal="ann", parameters={"query": "hello", name: text}
+            )
+            found = json.loads(await search_sessions(library, search))
+            is_query = name == "query" and text in {"a\x00b", "$where"}
+            assert ("matches" in found) == is_query, (name, text)
+        for session_id, parameters in (
+            (text, {}),
+            (head.public_id, {"around_turn_id": text}),
+            (head.public_id, {"around_turn_public_id": text}),
+            (head.public_id, {"before_position": text}),
+            (head.public_id, {"include_execution": True, text: text}),
+        ):
+            reading = SessionReadRequest(
+                workspace_id="default", principal="ann", session_id=session_id,
+                parameters=parameters,
+            )  # fmt: skip
+            found = json.loads(await read_session(library, reading))
+            assert found["error"]["code"] == "parameter_invalid", (session_id, parameters)
+        access = mongo.conversations.access
+        place = await mongo.conversations.workspace_public_id(now=NOW)
+        assert await access.principal_in(text, place) is None
+        assert await access.bearer_in(text, place, now=NOW) is None
+        assert await access.bearer_in("x", text, now=NOW) is None
+
+
 async def test_a_page_costs_few_questions_and_none_more_in_a_long_conversation(
     mongodb_uri: str, mongodb_database: str
 ) -> None:

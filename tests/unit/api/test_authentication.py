@@ -1,14 +1,21 @@
 """JWTs of an issuer, beside Perdure's own tokens."""
 
+import base64
+import json
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, ClassVar
 
 import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.asymmetric.ec import generate_private_key as new_key
+from jwt import PyJWKClient
+from jwt.algorithms import ECAlgorithm
 
 from api.authentication import JwtVerifier, jwt_verifier
 from settings import Settings
@@ -45,6 +52,13 @@ def claims(**changed: Any) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
+def resigned(key: EllipticCurvePrivateKey, token: str) -> str:
+    """The token's claims as those of another principal, under the signature that it has."""
+    head, _, seal = token.split(".")
+    other = jwt.encode(claims(sub="eve"), key, algorithm="ES256").split(".")[1]
+    return f"{head}.{other}.{seal}"
+
+
 PAST = datetime(2020, 1, 1, tzinfo=UTC)
 
 
@@ -55,6 +69,7 @@ async def test_a_jwt_of_the_issuer_is_as_good_as_a_token(
     head = await put_conversation(store, "c", [Said()])
     own = await admit(store, "ann")
     good = jwt.encode(claims(), key, algorithm="ES256")
+    deep = base64.urlsafe_b64encode(b"[" * 6_000).decode()
     refused = [
         jwt.encode(claims(exp=PAST), key, algorithm="ES256"),
         jwt.encode(claims(exp=None), key, algorithm="ES256"),
@@ -62,11 +77,17 @@ async def test_a_jwt_of_the_issuer_is_as_good_as_a_token(
         jwt.encode(claims(iss="https://other.example"), key, algorithm="ES256"),
         jwt.encode(claims(sub="nobody"), key, algorithm="ES256"),
         jwt.encode(claims(sub=None), key, algorithm="ES256"),
+        jwt.encode(claims(sub="x" * 5_000), key, algorithm="ES256"),
+        jwt.encode(claims(nbf=datetime.now(UTC) + timedelta(hours=1)), key, algorithm="ES256"),
+        resigned(key, good),
         jwt.encode(claims(), new_key(SECP256R1()), algorithm="ES256"),
         jwt.encode(claims(), "a shared secret of thirty-two bytes", algorithm="HS256"),
         jwt.encode(claims(), "", algorithm="none"),
         good + "x",
         "a.b.c",
+        jwt.encode(claims(sub="\ud800"), key, algorithm="ES256"),
+        f"{good.split('.')[0]}.{deep}.x",
+        f"{deep}.e30.x",
         "x" * 10_000,
     ]
     async with opened_api(store, good, verifier=verifier_of(key, tmp_path)) as api:
@@ -97,6 +118,66 @@ def test_settings_of_jwts_come_together(tmp_path: Path) -> None:
                 api_jwt_keys=f"file:{tmp_path / 'missing.pem'}",
             )
         )
+
+
+class Issuer(BaseHTTPRequestHandler):
+    """Gives the public keys of an issuer, by their ids."""
+
+    keys: ClassVar[dict[str, EllipticCurvePrivateKey]] = {}
+    asked: ClassVar[int] = 0
+
+    def do_GET(self) -> None:
+        Issuer.asked += 1
+        known = [
+            {**json.loads(ECAlgorithm.to_jwk(each.public_key())), "kid": kid, "use": "sig"}
+            for kid, each in self.keys.items()
+        ]
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps({"keys": known}).encode())
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def issuer() -> Iterator[str]:
+    """The address of an issuer's keys."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Issuer) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/keys"
+        server.shutdown()
+        thread.join()
+
+
+async def test_keys_of_an_issuer_may_change_and_an_unknown_one_opens_nothing(
+    key: EllipticCurvePrivateKey, issuer: str
+) -> None:
+    store = InMemoryStepStore()
+    await put_conversation(store, "c", [Said()])
+    await admit(store, "ann")
+    second = new_key(SECP256R1())
+    Issuer.keys, Issuer.asked = {"1": key}, 0
+    keys = PyJWKClient(issuer)
+    verifier = JwtVerifier(issuer=ISSUER, audience="perdure", keys=keys)
+
+    async def status(signer: EllipticCurvePrivateKey, kid: str | None) -> int:
+        headers = None if kid is None else {"kid": kid}
+        token = jwt.encode(claims(), signer, algorithm="ES256", headers=headers)
+        async with opened_api(store, token, verifier=verifier) as api:
+            return (await api.search(query="hello")).status_code
+
+    assert await status(key, "1") == 200
+    assert await status(second, "2") == 401  # nobody knows it
+    assert await status(second, "1") == 401  # it names another one's
+    assert await status(key, None) == 401
+    assert Issuer.asked == 1  # whoever makes keys up does not have the issuer asked each time
+    Issuer.keys = {"1": key, "2": second}
+    keys.cooldown_duration = 0
+    assert await status(second, "2") == 200
+    assert await status(key, "1") == 200
+    assert Issuer.asked == 2
 
 
 async def test_an_issuer_that_gives_no_keys_is_503(key: EllipticCurvePrivateKey) -> None:

@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 from stores.conversation_records import ConversationRecord
+from stores.conversation_rows import turn_run_id
 from stores.faulty import Fault, FaultPlan, with_faults
+from stores.keyword import cursors
 from stores.memory import InMemoryStepStore
+from stores.records import RunRecord
 from tests.helpers.reading import NOW, Api, Said, admit, opened_api, parameter_of, put_conversation
 
 UNKNOWN = "01900000-0000-7000-8000-000000000070"
@@ -39,6 +42,7 @@ BAD_SEARCHES: list[tuple[dict[str, Any], str]] = [
     ({"query": ""}, "query"),
     ({"query": " \t"}, "query"),
     ({"query": LONG}, "query"),
+    ({"query": "\N{SNOWMAN}" * 341 + "aa"}, "query"),  # 1,025 bytes
     ({"query": ["a", "b"]}, "query"),
     ({"query": "a", "archived": "maybe"}, "archived"),
     ({"query": "a", "archived": ""}, "archived"),
@@ -86,6 +90,7 @@ BAD_READINGS: list[tuple[dict[str, Any], str]] = [
     ({"after_position": -2}, "after_position"),
     ({"after_position": 2**31}, "after_position"),
     ({"after_position": "1.5"}, "after_position"),
+    ({"after_position": ""}, "after_position"),
     ({"after_position": [1, 2]}, "after_position"),
     ({"before_position": 3, "after_position": 1}, "after_position"),
     ({"around_turn_public_id": UNKNOWN, "before_position": 1}, "before_position"),
@@ -175,6 +180,39 @@ async def test_matches_have_these_keys_and_those_of_titles_no_turn(api: Api) -> 
     assert parameter_of(edited) == (400, INVALID, "after")
     other = await api.search(query="question", after=after)
     assert parameter_of(other) == (400, INVALID, "after")
+
+
+@pytest.mark.spec("HS-6")
+async def test_a_query_of_1024_bytes_is_one(api: Api) -> None:
+    found = await api.search(query="\N{SNOWMAN}" * 341 + "a")
+    assert (found.status_code, found.json()["matches"]) == (200, [])
+
+
+@pytest.mark.spec("HS-10", "HS-22")
+async def test_a_cursor_of_another_principal_or_from_before_a_change_of_the_order_is_refused(
+    store: InMemoryStepStore, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after = (await api.search(query="answer", limit=2)).json()["pagination"]["next_after"]
+    bob = Api(client=api.client, workspace=api.workspace, token=await admit(store, "bob"))
+    refused = (400, INVALID, "after")
+    assert parameter_of(await bob.search(query="answer", after=after)) == refused
+    assert (await api.search(query="answer", after=after)).status_code == 200
+    monkeypatch.setattr(cursors, "CURSOR_VERSION", cursors.CURSOR_VERSION + 1)
+    assert parameter_of(await api.search(query="answer", after=after)) == refused
+
+
+@pytest.mark.spec("HS-46", "HS-61")
+async def test_a_branch_or_a_cursor_that_an_execution_does_not_have_is_named(
+    store: InMemoryStepStore, api: Api, head: ConversationRecord
+) -> None:
+    run_id = turn_run_id("default", "c", "m4", 1)
+    await store.register_run(RunRecord(run_id=run_id, started_at=NOW))
+    for prefix in ("", "7/0", "1/0/2/3", "../x", "\N{SNOWMAN}", "9" * 5000, "1/0\n", "\x00"):
+        found = await api.history(head.public_id, include_execution="true", execution_prefix=prefix)
+        assert parameter_of(found) == (404, "not_found", "execution_prefix"), prefix
+    for before in ("", "x", "WzEsICJ4Il0=", "\N{SNOWMAN}", "A" * 10_000, "\x00"):
+        found = await api.history(head.public_id, include_execution="true", execution_before=before)
+        assert parameter_of(found) == (400, INVALID, "execution_before"), before
 
 
 @pytest.mark.spec("HS-17")
