@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import httpx2
 import pytest
 from pydantic_ai import Agent
 from pydantic_ai.models.function import FunctionModel
@@ -33,6 +34,7 @@ pytestmark = pytest.mark.integration
 
 NOTHING = "01900000-0000-7000-8000-000000000070"
 QUESTIONS = 250
+UNHEARD = "neverheard"
 
 
 def repeat(text: str) -> str:
@@ -57,6 +59,8 @@ class Tenant:
 
     store: MongoStepStore
     heads: dict[str, ConversationRecord] = field(default_factory=dict[str, ConversationRecord])
+    turns: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    """Public ids of each conversation's turns."""
     readable: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
     tokens: dict[str, str] = field(default_factory=dict[str, str])
     workspace: str = ""
@@ -78,6 +82,8 @@ async def tenant_of(store: MongoStepStore) -> Tenant:
             store, name, said, title=f"shared {word}", principal=owner
         )
         await run_turn(store, name, word)
+        turns = await store.conversations.list_turns(name)
+        found.turns[name] = [each.record.public_id for each in turns]
     found.tokens["all"] = await admit(store, f"all-{workspace}")
     found.tokens["ann"] = await admit(store, "ann", reach="own")
     found.tokens["given"] = await admit(store, f"given-{workspace}", reach="own")
@@ -87,6 +93,50 @@ async def tenant_of(store: MongoStepStore) -> Tenant:
     found.readable = {"all": set(found.heads), "ann": {"c0"}, "given": {"c2"}, "none": set()}
     found.workspace = await store.conversations.workspace_public_id(now=NOW)
     return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """Who asks where about what, and what of it is theirs."""
+
+    caller: Api
+    principal: str
+    target: Tenant
+    name: str
+    mine: set[str]
+    is_member: bool
+    limit: int
+
+    @property
+    def public_id(self) -> str:
+        return self.target.heads[self.name].public_id
+
+    @property
+    def secret(self) -> str:
+        return secret_of(self.target.store.workspace_id, self.name)
+
+    async def search(self, query: str, after: str | None = None) -> httpx2.Response:
+        return await self.caller.search(query=query, after=after, limit=self.limit)
+
+    async def read(self, public_id: str, **parameters: Any) -> httpx2.Response:
+        return await self.caller.history(public_id, limit=self.limit, **parameters)
+
+    async def tool_search(self, query: str, after: str | None = None) -> str:
+        request = SessionSearchRequest(
+            workspace_id=self.target.store.workspace_id,
+            principal=self.principal,
+            parameters={"query": query, "after": after, "limit": self.limit},
+        )
+        return await search_sessions(Library(store=self.target.store), request)
+
+    async def tool_read(self, public_id: str, **parameters: Any) -> str:
+        request = SessionReadRequest(
+            workspace_id=self.target.store.workspace_id,
+            principal=self.principal,
+            session_id=public_id,
+            parameters={"limit": self.limit, **parameters},
+        )
+        return await read_session(Library(store=self.target.store), request)
 
 
 class Fuzz:
@@ -100,75 +150,86 @@ class Fuzz:
 
     async def ask(self) -> None:
         draw = self.random
-        home = draw.choice(self.tenants)
+        home, target = draw.choice(self.tenants), draw.choice(self.tenants)
         who = draw.choice(sorted(home.tokens))
-        target = draw.choice(self.tenants)
-        name = draw.choice(sorted(target.heads))
-        caller = Api(client=self.api.client, workspace=target.workspace, token=home.tokens[who])
-        principal = who if who == "ann" else f"{who}-{home.store.workspace_id}"
         # `ann` is known in all workspaces, under tokens of her own.
-        mine = target.readable[who] if who == "ann" or target is home else set[str]()
-        is_member = who == "ann" or (target is home and who != "none")
-        kind = draw.choice(["search", "history", "tool search", "tool read", "cursor"])
-        asked: dict[str, Any] = {"limit": draw.choice([1, 2, 50])}
-        public_id = target.heads[name].public_id
-        match kind:
-            case "search":
-                words = ["shared", "answer", secret_of(target.store.workspace_id, name)]
-                answer = await caller.search(query=draw.choice(words), **asked)
-                self._check_status(answer.status_code, 200 if is_member else 404)
-                self._keep_cursor(principal, answer.text)
-                self._check(answer.text, target, mine)
-            case "cursor":
-                owner, cursor = draw.choice(self.cursors) if self.cursors else ("", "x")
-                answer = await caller.search(query="shared", after=cursor, **asked)
-                if owner != principal:
-                    self._check_status(answer.status_code, 400 if is_member else 404)
-                self._check(answer.text, target, mine)
-            case "history":
-                asked["include_execution"] = draw.choice(["true", "false"])
-                answer = await caller.history(public_id, **asked)
-                self._check_status(answer.status_code, 200 if name in mine else 404)
-                if name not in mine:
-                    missing = await caller.history(NOTHING, **asked)
-                    assert (missing.status_code, missing.text) == (404, answer.text)
-                self._check(answer.text, target, mine, asked=public_id)
-            case "tool search":
-                search = SessionSearchRequest(
-                    workspace_id=target.store.workspace_id,
-                    principal=principal,
-                    parameters={"query": "shared", **asked},
-                )
-                text = await search_sessions(Library(store=target.store), search)
-                assert ("matches" in json.loads(text)) == is_member
-                self._check(text, target, mine)
-            case _:
-                reading = SessionReadRequest(
-                    workspace_id=target.store.workspace_id,
-                    principal=principal,
-                    session_id=public_id,
-                    parameters={"include_execution": True},
-                )
-                text = await read_session(Library(store=target.store), reading)
-                assert ("turns" in json.loads(text)) == (name in mine)
-                self._check(text, target, mine, asked=public_id)
+        is_known = who == "ann" or target is home
+        question = Question(
+            caller=Api(client=self.api.client, workspace=target.workspace, token=home.tokens[who]),
+            principal=who if who == "ann" else f"{who}-{home.store.workspace_id}",
+            target=target,
+            name=draw.choice(sorted(target.heads)),
+            mine=target.readable[who] if is_known else set[str](),
+            is_member=is_known and who != "none",
+            limit=draw.choice([1, 2, 50]),
+        )
+        ask = draw.choice([self.search, self.secret, self.cursor, self.history, self.around])
+        self._check(await ask(question), question)
 
-    def _keep_cursor(self, principal: str, text: str) -> None:
-        cursor = json.loads(text).get("pagination", {}).get("next_after")
+    async def search(self, question: Question) -> str:
+        answer = await question.search(self.random.choice(["shared", "answer", question.secret]))
+        assert answer.status_code == (200 if question.is_member else 404)
+        cursor = answer.json().get("pagination", {}).get("next_after")
         if cursor:
-            self.cursors.append((principal, cursor))
+            self.cursors.append((question.principal, cursor))
+        text = await question.tool_search("shared")
+        assert ("matches" in json.loads(text)) == question.is_member
+        return answer.text + text
 
-    def _check_status(self, found: int, expected: int) -> None:
-        assert found == expected
+    async def secret(self, question: Question) -> str:
+        """What others said is found as little as what nobody said."""
+        answers = [await question.search(each) for each in (question.secret, UNHEARD)]
+        texts = [await question.tool_search(each) for each in (question.secret, UNHEARD)]
+        if question.name not in question.mine:
+            assert answers[0].status_code == answers[1].status_code
+            assert answers[0].text == answers[1].text
+            assert texts[0] == texts[1]
+        return answers[0].text + texts[0]
 
-    def _check(self, text: str, target: Tenant, mine: set[str], *, asked: str = "") -> None:
+    async def cursor(self, question: Question) -> str:
+        owner, cursor = self.random.choice(self.cursors) if self.cursors else ("", "x")
+        answer = await question.search("shared", cursor)
+        text = await question.tool_search("shared", cursor)
+        if owner != question.principal:
+            assert answer.status_code == (400 if question.is_member else 404)
+            assert "error" in json.loads(text)
+        return answer.text + text
+
+    async def history(self, question: Question) -> str:
+        asked = {"include_execution": self.random.choice(["true", "false"])}
+        answer = await question.read(question.public_id, **asked)
+        text = await question.tool_read(question.public_id, include_execution=True)
+        is_mine = question.name in question.mine
+        assert answer.status_code == (200 if is_mine else 404)
+        assert ("turns" in json.loads(text)) == is_mine
+        if not is_mine:
+            missing = await question.read(NOTHING, **asked)
+            assert (missing.status_code, missing.text) == (404, answer.text)
+            assert await question.tool_read(NOTHING, include_execution=True) == text
+        return answer.text + text
+
+    async def around(self, question: Question) -> str:
+        """A turn of another conversation is as one that there is not."""
+        other = self.random.choice(self.tenants)
+        turn = self.random.choice(other.turns[self.random.choice(sorted(other.turns))])
+        places = ({"around_turn_public_id": each} for each in (turn, NOTHING))
+        asked = [(await question.read(question.public_id, **each), each) for each in places]
+        answers = [each for each, _ in asked]
+        texts = [await question.tool_read(question.public_id, **each) for _, each in asked]
+        assert answers[1].status_code == 404
+        if question.name not in question.mine or turn not in question.target.turns[question.name]:
+            assert (answers[0].status_code, answers[0].text) == (404, answers[1].text)
+            assert texts[0] == texts[1]
+        return answers[0].text + texts[0]
+
+    def _check(self, text: str, question: Question) -> None:
         """No word and no id of a conversation that is not theirs."""
         for tenant in self.tenants:
             for name, head in tenant.heads.items():
-                if tenant is target and name in mine:
+                if tenant is question.target and name in question.mine:
                     continue
                 assert secret_of(tenant.store.workspace_id, name) not in text
-                assert head.public_id == asked or head.public_id not in text
+                assert head.public_id not in text
 
 
 @pytest.fixture
