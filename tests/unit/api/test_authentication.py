@@ -136,7 +136,7 @@ class Issuer(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(json.dumps({"keys": known}).encode())
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name
         """Say nothing."""
 
 
