@@ -7,7 +7,6 @@ way out.
 from collections.abc import Callable
 from dataclasses import asdict, fields
 from datetime import datetime
-from functools import cache
 from typing import Any, TypeVar
 
 from stores.conversation_records import (
@@ -26,6 +25,12 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("created_at", "updated_at", "ended_at"), time_at),
     **dict.fromkeys(("tags", "steers"), tuple),
 }
+
+_FIELDS: dict[type[Any], dict[str, Callable[[Any], Any] | None]] = {
+    kind: {each.name: _DECODERS.get(each.name) for each in fields(kind)}
+    for kind in (ConversationRecord, TurnRecord, VariantRecord, MessageReceipt)
+}
+"""How each field of a record is read; `None`: as it is."""
 
 
 def conversation_key(workspace_id: str, conversation_id: str) -> Document:
@@ -85,7 +90,7 @@ def _encoded(value: Any) -> Any:  # noqa: ANN401 - any BSON value
 
 def record_of(kind: type[Record], document: Document) -> Record:
     """The record that a document holds."""
-    decoders = _decoders_of(kind)
+    decoders = _FIELDS[kind]
     return kind(
         **{
             name: value if (decode := decoders[name]) is None else decode(value)
@@ -93,9 +98,3 @@ def record_of(kind: type[Record], document: Document) -> Record:
             if name in decoders
         }
     )
-
-
-@cache
-def _decoders_of(kind: type[Any]) -> dict[str, Callable[[Any], Any] | None]:
-    """How each field of a record is read; `None`: as it is."""
-    return {each.name: _DECODERS.get(each.name) for each in fields(kind)}

@@ -200,13 +200,13 @@ class KeywordUpkeep:
         for turn in turns:
             place = turn.record.conversation_id, turn.record.position
             old = self._found_turns.get(place)
-            active = old and self._found_variants.get((*place, old.active_variant))
-            if old is None or active is None or old.is_inherited:
+            if old is None or old.is_inherited:
+                return None
+            active = self._found_variants.get((*place, old.active_variant))
+            if active is None or old.active_variant != turn.record.active_variant:
                 return None
             shown = {each.field: each for each in fields_of(turn)}
             for each in fields_of(Turn(record=old, variants=(active,))):
-                if old.active_variant != turn.record.active_variant:
-                    return None
                 if shown.get(each.field) != each:
                     return None
                 rows[place[1], each.field] = {

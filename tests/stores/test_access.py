@@ -67,7 +67,7 @@ class AccessConformance(ABC):
 
         async def bearer_of(token: str, *, now: datetime) -> str | None:
             caller = await access.bearer_in(token, "nowhere", now=now)
-            return caller and caller.principal_id
+            return None if caller is None else caller.principal_id
 
         assert await bearer_of(first, now=NOW) == "ann"
         assert await bearer_of(first, now=LATER) is None
