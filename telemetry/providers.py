@@ -43,8 +43,8 @@ from temporalio.runtime import (
 import telemetry_names as names
 from settings import Settings
 from telemetry.content import WordlessExporter
-from telemetry.eviction import EvictionFilter
 from telemetry.prometheus import PrometheusReader
+from telemetry.workflow_spans import WorkflowSpans
 
 logger = logging.getLogger("perdure.telemetry")
 
@@ -195,10 +195,11 @@ def _trace(telemetry: Telemetry, resource: Resource, *, with_content: bool) -> N
     exporter = OTLPSpanExporter()
     provider = create_tracer_provider(resource=resource, shutdown_on_exit=False)
     batches = BatchSpanProcessor(exporter if with_content else WordlessExporter(exporter))
-    provider.add_span_processor(EvictionFilter(batches))
+    spans = WorkflowSpans(batches)
+    provider.add_span_processor(spans)
     trace.set_tracer_provider(provider)
     telemetry.tracers = provider
-    telemetry.plugins.append(OpenTelemetryPlugin(add_temporal_spans=True))
+    telemetry.plugins += [OpenTelemetryPlugin(add_temporal_spans=True), spans.plugin()]
 
 
 def _trace_agents(*, with_content: bool) -> None:
