@@ -34,8 +34,6 @@ from temporalio.contrib.opentelemetry import (
 )
 from temporalio.plugin import SimplePlugin
 from temporalio.runtime import (
-    MetricBuffer,
-    MetricBufferDurationFormat,
     Runtime,
     TelemetryConfig,
 )
@@ -44,6 +42,7 @@ import telemetry_names as names
 from settings import Settings
 from telemetry.content import WordlessExporter
 from telemetry.prometheus import PrometheusReader
+from telemetry.temporal_metrics import LastingMetricBuffer
 from telemetry.workflow_spans import WorkflowSpans
 
 logger = logging.getLogger("perdure.telemetry")
@@ -78,7 +77,7 @@ class Telemetry:
 
     runtime: Runtime | None = None
     reader: PrometheusReader | None = None
-    buffer: MetricBuffer | None = None
+    buffer: LastingMetricBuffer | None = None
     tracers: ReplaySafeTracerProvider | None = None
     meters: MeterProvider | None = None
     plugins: list[SimplePlugin] = field(default_factory=list[SimplePlugin])
@@ -225,7 +224,7 @@ def _measure(telemetry: Telemetry, resource: Resource, readers: list[MetricReade
         metric_readers=readers, resource=resource, views=instrument_views(), shutdown_on_exit=False
     )
     metrics.set_meter_provider(ReplaySafeMeterProvider(provider))
-    buffer = MetricBuffer(BUFFER_SIZE, MetricBufferDurationFormat.SECONDS)
+    buffer = LastingMetricBuffer(BUFFER_SIZE)
     telemetry.meters = provider
     telemetry.buffer = buffer
     telemetry.runtime = Runtime(telemetry=TelemetryConfig(metrics=buffer))
