@@ -12,17 +12,19 @@ from temporalio.api.common.v1 import Payload
 from temporalio.converter import (
     ExternalStorage,
     StorageDriver,
+    StorageDriverActivityInfo,
     StorageDriverClaim,
     StorageDriverRetrieveContext,
     StorageDriverSelectContext,
     StorageDriverStoreContext,
     StorageDriverWorkflowInfo,
 )
+from temporalio.exceptions import ApplicationError
 
 from stores.errors import StoreError, StoreUnavailableError
 from stores.identifiers import DEFAULT_WORKSPACE
 from stores.payload_store import PayloadClaim, PayloadOwners, PayloadStore
-from workflows.payloads import PLACE_KEY, WORKSPACE_KEY
+from workflows.payloads import LARGEST_INLINE_BYTES, PLACE_KEY, WORKSPACE_KEY
 
 DRIVER_NAME = "perdure"
 """In every claim, so it never changes."""
@@ -45,10 +47,19 @@ class OwningWorkflow(StorageDriverWorkflowInfo):
 
 
 def external_storage(driver: "PayloadDriver", threshold_bytes: int) -> ExternalStorage:
-    """Temporal's configuration: what is large enough goes to the driver, unless it must stay."""
+    """Temporal's configuration: what is large enough goes to the driver, unless it must stay.
 
-    def select(_: StorageDriverSelectContext, payload: Payload) -> StorageDriver | None:
-        return None if PLACE_KEY in payload.metadata else driver
+    A payload that belongs to no workflow stays, since nothing would tell when it may be removed: a
+    memo, what an activity without a workflow is given and returns.
+    """
+
+    def select(context: StorageDriverSelectContext, payload: Payload) -> StorageDriver | None:
+        if PLACE_KEY in payload.metadata:
+            return None
+        if _find_owners(context.target) is None:
+            _check_inline(payload)
+            return None
+        return driver
 
     return ExternalStorage(
         drivers=[driver], driver_selector=select, payload_size_threshold=threshold_bytes
@@ -81,7 +92,10 @@ class PayloadDriver(StorageDriver):
         Raises:
             StoreError: it cannot be stored, or belongs to no workflow.
         """
-        owners = _owners(context, payloads)
+        owners = _find_owners(context.target)
+        if owners is None:  # `external_storage` selects no such payload
+            message = "a payload that belongs to no workflow is not stored"
+            raise StoreError(message)
         what = f"store a payload of workflow {owners.workflow_ids[0]!r}"
         return [await _patiently(partial(self._put, each, owners), what) for each in payloads]
 
@@ -157,8 +171,10 @@ def payload_in(stored: bytes) -> Payload:
     return payload
 
 
-def _owners(context: StorageDriverStoreContext, payloads: Sequence[Payload]) -> PayloadOwners:
-    target = context.target
+def _find_owners(
+    target: StorageDriverActivityInfo | StorageDriverWorkflowInfo | None,
+) -> PayloadOwners | None:
+    """Whose histories will hold a payload with this target; `None` if no workflow's does."""
     if isinstance(target, StorageDriverWorkflowInfo) and target.id is not None:
         others = target.others if isinstance(target, OwningWorkflow) else ()
         ids = dict.fromkeys((target.id, *others))
@@ -168,13 +184,18 @@ def _owners(context: StorageDriverStoreContext, payloads: Sequence[Payload]) -> 
         if info.workflow_id is not None:
             namespace = info.workflow_namespace or info.namespace
             return PayloadOwners(namespace=namespace, workflow_ids=(info.workflow_id,))
-    size = max(payload.ByteSize() for payload in payloads)
-    message = (
-        f"a payload of {size} bytes belongs to no workflow, so nothing would tell when it may be "
-        "removed; keep memos, and activities without a workflow, below "
-        "PERDURE_PAYLOAD_THRESHOLD_BYTES"
-    )
-    raise StoreError(message)
+    return None
+
+
+def _check_inline(payload: Payload) -> None:
+    size = payload.ByteSize()
+    if size > LARGEST_INLINE_BYTES:
+        message = (
+            f"a payload of {size} bytes is too large for a memo or an activity without a workflow: "
+            f"it belongs to no workflow, so it is not stored, and Temporal itself takes "
+            f"{LARGEST_INLINE_BYTES}. Pass it by reference, or start a workflow"
+        )
+        raise ApplicationError(message, type="PayloadTooLargeError", non_retryable=True)
 
 
 async def _patiently(call: Callable[[], Awaitable[Answer]], what: str) -> Answer:

@@ -13,12 +13,15 @@ import pytest_asyncio
 from pydantic_ai import Tool
 from pymongo import MongoClient
 from pymongo.database import Database
+from temporalio import activity
 from temporalio.api.common.v1 import Payload
-from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.client import ActivityFailureError, Client, WorkflowFailureError, WorkflowHandle
 from temporalio.converter import DefaultFailureConverter, PayloadCodec
 from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.service import RPCError
+from temporalio.worker import Worker
 
+from activities.searching import SearchHistoryRequest, SearchHistoryResult
 from client import connect
 from converter import DATA_CONVERTER, build_data_converter
 from settings import Settings
@@ -253,6 +256,54 @@ async def test_a_prompt_above_what_is_stored_at_once_is_refused_and_nothing_star
     with pytest.raises(RPCError, match="not found"):
         await storing.get_workflow_handle("too-large").describe()
     assert database["payload_chunks"].count_documents({}) == 0
+
+
+async def test_a_search_without_a_workflow_has_its_long_answer_in_itself(
+    storing: Client, mongo: MongoStepStore, task_queue: str, database: Database[dict[str, Any]]
+) -> None:
+    """Nothing would tell when what belongs to no workflow may be removed: it is not stored."""
+    said = script([[("echo", {"text": "a zebra that goes on and on; " * 50})]] * 20)
+    async with running_worker(storing, mongo, [AGENT], task_queue):
+        handle = await started(storing, task_queue, said)
+        await asyncio.wait_for(handle.result(), WITHIN.total_seconds())
+        stored = database["payload_manifests"].count_documents({})
+        found = await storing.execute_activity(
+            "search_conversation_history",
+            SearchHistoryRequest(query="zebra", scope="all", max_matches=40),
+            id=f"search-{uuid4().hex}",
+            task_queue=task_queue,
+            start_to_close_timeout=WITHIN,
+            result_type=SearchHistoryResult,
+        )
+    assert len(found.text) > Settings().payload_threshold_bytes
+    assert database["payload_manifests"].count_documents({}) == stored
+
+
+@activity.defn
+async def repeat(text: str, times: int) -> str:
+    """A text, longer."""
+    return text * times
+
+
+async def test_an_activity_without_a_workflow_takes_and_returns_what_temporal_takes(
+    storing: Client, task_queue: str
+) -> None:
+    async def repeated(text: str, times: int) -> str:
+        return await storing.execute_activity(
+            repeat,
+            args=[text, times],
+            id=f"repeat-{uuid4().hex}",
+            task_queue=task_queue,
+            start_to_close_timeout=WITHIN,
+        )
+
+    async with Worker(storing, task_queue=task_queue, activities=[repeat]):
+        assert await repeated("x" * 100_000, 5) == "x" * 500_000
+        with pytest.raises(ActivityFailureError) as failed:
+            await asyncio.wait_for(repeated("x", 3_000_000), WITHIN.total_seconds())
+        assert "PayloadTooLargeError: a payload of 30" in str(failed.value.cause)
+        with pytest.raises(ApplicationError, match="belongs to no workflow"):
+            await repeated("x" * 3_000_000, 1)
 
 
 async def test_a_result_that_looks_like_a_reference_is_kept_as_it_was(
