@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic_ai import Tool
 from temporalio.client import Client
 
 from client import connect, existing_search_attributes, register_search_attributes
@@ -23,7 +24,7 @@ from stores.mongo.steps import MongoStepStore
 from temporal_tls import TemporalUnavailableError
 from tests.helpers.eventually import eventually
 from tests.helpers.script import echo_steps, make_agent, script
-from tests.helpers.workers import running_worker
+from tests.helpers.workers import count_events, running_worker
 from worker import initialise, run_worker
 from workflows.agent_run import AgentRunWorkflow
 from workflows.agent_run_models import AgentRunInput
@@ -81,17 +82,17 @@ def worker_process(environment: dict[str, str]) -> Generator[subprocess.Popen[st
         process.communicate()
 
 
-async def test_sigterm_lets_the_tool_finish_and_loses_nothing(
+async def test_sigterm_in_a_tool_of_3_s_lets_it_finish_and_another_worker_goes_on(
     temporal: Client,
     mongo: MongoStepStore,
     task_queue: str,
     environment: dict[str, str],
     tmp_path: Path,
 ) -> None:
-    started, go, ran = tmp_path / "started", tmp_path / "go", tmp_path / "ran"
-    steps = [
-        [("wait_for", {"path": str(go), "marker": str(started)})],
-        [("mark", {"path": str(ran), "text": "after"})],
+    slow, after = tmp_path / "slow", tmp_path / "after"
+    steps: list[list[tuple[str, dict[str, Any]]]] = [
+        [("mark", {"path": str(slow), "text": "slow", "delay": 3})],
+        [("mark", {"path": str(after), "text": "after"})],
     ]
     with worker_process(environment) as first:
         handle = await temporal.start_workflow(
@@ -103,22 +104,67 @@ async def test_sigterm_lets_the_tool_finish_and_loses_nothing(
 
         def tool_runs() -> bool:
             assert first.poll() is None, first.communicate()
-            return started.exists()
+            return slow.exists()
 
         await eventually(tool_runs, within=timedelta(seconds=40))
         first.send_signal(signal.SIGTERM)
         with pytest.raises(subprocess.TimeoutExpired):
             first.wait(timeout=1)  # it waits for the tool
-        go.touch()
         _, log = await asyncio.to_thread(first.communicate, timeout=30)
     assert first.returncode == 0, log
     assert "Stopping" in log
-    started.unlink()
-    with worker_process(environment):
+    (effect,) = await mongo.list_tool_effects(run_id=handle.id)
+    assert effect.status in {"started", "completed"}  # the worker that goes on records its end
+    assert not after.exists()
+    with worker_process(environment) as second:
         await asyncio.wait_for(handle.result(), 30)
-    assert not started.exists(), "the tool ran again although it had finished"
+    assert slow.read_text() == f"slow {first.pid}\n"
+    assert after.read_text() == f"after {second.pid}\n"
+    history = await handle.fetch_history()
+    events = count_events(history)
+    assert events["EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT"] == 0
+    assert events["EVENT_TYPE_ACTIVITY_TASK_FAILED"] == 0
     effects = await mongo.list_tool_effects(run_id=handle.id)
     assert [effect.status for effect in effects] == ["completed", "completed"]
+
+
+@pytest.mark.parametrize(("target_memory", "at_most"), [(0.99, 3), (0.01, 1)])
+async def test_the_resource_tuner_runs_what_memory_allows_and_at_least_one_activity(
+    temporal: Client, mongo: MongoStepStore, task_queue: str, target_memory: float, at_most: int
+) -> None:
+    """Up to the bounds of fixed slots; above the target, as any machine is at 1 %, one by one."""
+    running, most = 0, 0
+
+    async def busy() -> str:
+        """Count how many of it run."""
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.3)
+        running -= 1
+        return "done"
+
+    agent = make_agent("script", tools=[Tool(busy, metadata={"effect": "read"})])
+    calls: list[tuple[str, dict[str, Any]]] = [("busy", {})] * 6
+    tuned: dict[str, Any] = {
+        "tuner": "resource",
+        "target_memory": target_memory,
+        "target_cpu": 1.0,
+        "max_concurrent_activities": 3,
+        "max_concurrent_workflow_tasks": 10,
+    }
+    async with running_worker(temporal, mongo, [agent], task_queue, **tuned):
+        runs = [
+            await temporal.execute_workflow(
+                AgentRunWorkflow.run,
+                AgentRunInput(agent="script", prompt=script([calls])),
+                id=f"run-{number}-{task_queue}",
+                task_queue=task_queue,
+            )
+            for number in range(2)
+        ]
+    assert [run.output for run in runs] == ["done", "done"]
+    assert 1 <= most <= at_most
 
 
 @pytest.mark.spec("SP-61")
