@@ -11,11 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bson import Binary, MaxKey
+from bson import MaxKey
 
 from stores.mongo.client import Database
 from stores.mongo.documents import Document
-from stores.search.counting import CountedTerms, PackedTerms, little_endian
+from stores.mongo.search_terms import packed, terms_id
+from stores.search.counting import CountedTerms
 
 LOG = "search_log"
 STATE = "search_state"
@@ -134,17 +135,18 @@ def append_document(
         "sequence": sequence,
         "run_id": append.run_id,
         "started_at": append.started_at,
-        "analyzer": analyzer,
-        "places": Binary(little_endian("I", (each.place for each in entries))),
+        "analyzer": terms_id(analyzer),
+        "places": _small_numbers(each.place for each in entries),
         "hashes": [each.hash for each in entries],
         "messages": [*(each.digest for each in entries), *append.renewed.values()],
-        **_packed("", [each.terms for each in entries]),
     }
     changed = {str(i): sorted(each.changes) for i, each in enumerate(entries) if each.changes}
-    own = [each.own or CountedTerms(0, (), ()) for each in entries]
+    own = [each.own or CountedTerms.of(()) for each in entries]
     optional: Document = {
+        "terms": packed([each.terms for each in entries]) if entries else b"",
+        "own_terms": packed(own) if any(each.length for each in own) else b"",
         "changes": changed,
-        "inherited": Binary(_references(append.inherited)),
+        "inherited": _references(append.inherited),
         "renewed": list(append.renewed),
         "dropped": append.dropped,
         "unreadable": append.unreadable,
@@ -156,18 +158,11 @@ def append_document(
     }
     if append.is_reset:  # it is of no run, whose id would tell it from those of other conversations
         document["_id"] = {name: document[name] for name in ("workspace_id", *_PLACE)}
-    return document | (_packed("own_", own) if any(each.length for each in own) else {})
+    return document
 
 
-def _packed(prefix: str, documents: Sequence[CountedTerms]) -> Document:
-    packed = PackedTerms.of(documents)
-    fields: Document = {
-        f"{prefix}lengths": Binary(packed.lengths),
-        f"{prefix}sizes": Binary(packed.sizes),
-        f"{prefix}terms": Binary(packed.keys),
-        f"{prefix}counts": Binary(packed.counts),
-    }
-    return fields | ({f"{prefix}is_wide": True} if packed.is_wide else {})
+def _small_numbers(numbers: Iterable[int]) -> bytes:
+    return b"".join(each.to_bytes(4, "little") for each in numbers)
 
 
 def _references(inherited: Mapping[int, Address]) -> bytes:
@@ -183,7 +178,7 @@ def _references(inherited: Mapping[int, Address]) -> bytes:
             last[3] += 1
         else:
             ranges.append([place, at.sequence, at.index, 1])
-    return little_endian("I", (number for each in ranges for number in each))
+    return _small_numbers(number for each in ranges for number in each)
 
 
 def references_in(data: bytes) -> Iterable[tuple[int, Address]]:
