@@ -25,7 +25,9 @@ class SearchedEntries:
     """
 
     def __init__(self, only: Sequence[str] | None = None) -> None:
-        self._only = None if only is None else [(term_key(spelled(each)), line_of(each)) for each in only]
+        self._only = (
+            None if only is None else [(term_key(spelled(each)), line_of(each)) for each in only]
+        )
         self._blocks: list[TermBlock] = []
         self._postings = Postings()
         self._lengths = Column(np.int64)

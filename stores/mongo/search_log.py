@@ -7,6 +7,7 @@ lets one writer take each: whoever was slower reads what the other wrote and tri
 reader that knows `sequence` n misses nothing when it reads on from there.
 """
 
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,7 @@ from bson import MaxKey
 
 from stores.mongo.client import Database
 from stores.mongo.documents import Document
-from stores.mongo.search_terms import packed, terms_id
+from stores.mongo.search_terms import packed
 from stores.search.counting import CountedTerms
 
 LOG = "search_log"
@@ -117,9 +118,12 @@ def append_document(
     conversation_id: str,
     sequence: int,
     ordinal: int,
-    analyzer: str,
+    terms_id: str,
 ) -> Document:
-    """The document of an append: the `ordinal`-th of its run, the `sequence`-th of all."""
+    """The document of an append: the `ordinal`-th of its run, the `sequence`-th of all.
+
+    `terms_id` is that of `stores.mongo.search_terms`.
+    """
     entries = append.entries
     first = min((*(each.place for each in entries), *append.inherited, *append.renewed), default=-1)
     document: Document = {
@@ -135,7 +139,7 @@ def append_document(
         "sequence": sequence,
         "run_id": append.run_id,
         "started_at": append.started_at,
-        "analyzer": terms_id(analyzer),
+        "analyzer": terms_id,
         "places": _small_numbers(each.place for each in entries),
         "hashes": [each.hash for each in entries],
         "messages": [*(each.digest for each in entries), *append.renewed.values()],
@@ -162,7 +166,8 @@ def append_document(
 
 
 def _small_numbers(numbers: Iterable[int]) -> bytes:
-    return b"".join(each.to_bytes(4, "little") for each in numbers)
+    numbers = list(numbers)
+    return struct.pack(f"<{len(numbers)}I", *numbers)
 
 
 def _references(inherited: Mapping[int, Address]) -> bytes:
@@ -192,7 +197,7 @@ def references_in(data: bytes) -> Iterable[tuple[int, Address]]:
 
 def numbers_in(data: bytes) -> Sequence[int]:
     """The numbers of 4 bytes in a field of a log document."""
-    return [int.from_bytes(data[start : start + 4], "little") for start in range(0, len(data), 4)]
+    return struct.unpack(f"<{len(data) // 4}I", data)
 
 
 def of_run(run_id: str) -> Document:

@@ -116,10 +116,10 @@ class TermBlock:
         number = self._data.count(b"\n", self._text_at, at)
         if self.count == 1:
             counted = self._counts()[number : number + 1]
-            return np.array([self.first], np.int32), counted
-        places = np.flatnonzero(self._lines() == number)
-        entries = self.first + np.searchsorted(np.cumsum(self._sizes()), places, side="right")
-        return entries.astype(np.int32), self._counts()[places]
+            return np.array([self.first]), counted
+        (places,) = (self._lines() == number).nonzero()
+        ends = self._sizes().cumsum()
+        return self.first + ends.searchsorted(places, side="right"), self._counts()[places]
 
     def postings(self) -> tuple[Array, Array, Array]:
         """Key, entry and count of each term of each message."""
@@ -134,7 +134,7 @@ class TermBlock:
     def _lines(self) -> Array:
         kind = "<u4" if self._flags & _WIDE_LINES else "<u2"
         distances = np.frombuffer(self._data, kind, self._size, _HEAD.size + 8 * self.count)
-        return np.cumsum(distances, dtype=kind)
+        return distances.cumsum(dtype=kind)
 
     def _counts(self) -> Array:
         kind = "<u4" if self._flags & _WIDE_COUNTS else "u1"

@@ -23,7 +23,7 @@ _BYTES_OF_ENTRY = 300
 """Of what is kept of a message besides its postings: digest, hash, places in lists."""
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class RunRecordView:
     """The record of a run: entries in the order of their places."""
 
@@ -44,19 +44,25 @@ class RunRecordView:
         """When the run began; runs of one moment are in the order of their ids."""
         return self.started_at, self.run_id
 
-    def put(self, placed: Sequence[tuple[int, int]], dropped: Iterable[int]) -> bool:
+    def put(
+        self, places: Sequence[int], entries: Sequence[int], dropped: Sequence[int] = ()
+    ) -> bool:
         """Put entries at places and drop others; whether that only added to the end."""
-        away = set(dropped)
         last = self.places[-1] if self.places else -1
-        places = [place for place, _ in placed]
-        if not away and places == sorted(places) and all(each > last for each in places):
+        if not dropped and (not places or (places[0] > last and _is_ascending(places))):
             self.places += places
-            self.entries += [entry for _, entry in placed]
+            self.entries += entries
             return True
-        record = dict(zip(self.places, self.entries, strict=True)) | dict(placed)
-        kept = sorted(place for place in record if place not in away)
-        self.places, self.entries = kept, [record[place] for place in kept]
+        away = set(dropped)
+        record = dict(zip(self.places, self.entries, strict=True))
+        record |= zip(places, entries, strict=True)
+        self.places = sorted(place for place in record if place not in away)
+        self.entries = [record[place] for place in self.places]
         return False
+
+
+def _is_ascending(numbers: Sequence[int]) -> bool:
+    return list(numbers) == sorted(numbers)
 
 
 class LogView:
@@ -130,25 +136,27 @@ class LogView:
         self._hashes += document["hashes"]
         for index, changes in document.get("changes", {}).items():
             self._changes[first + int(index)] = frozenset(changes)
-        placed: list[tuple[int, int]] = []
+        entries: Sequence[int] = range(first, first + len(places))
+        own = len(places)
         if "inherited" in document:
-            placed += (
-                (place, self._first_of[conversation, at.sequence] + at.index)
-                for place, at in references_in(document["inherited"])
+            inherited = dict(references_in(document["inherited"]))
+            run.borrowed |= inherited.keys()
+            firsts = (
+                self._first_of[conversation, at.sequence] + at.index for at in inherited.values()
             )
-            run.borrowed.update(place for place, _ in placed)
+            places, entries = [*inherited, *places], [*firsts, *entries]
         if run.borrowed:
-            run.borrowed.difference_update(places)
-        placed += zip(places, range(first, first + len(places)), strict=True)
+            run.borrowed.difference_update(places[len(places) - own :])
         before = len(run.entries)
-        is_added = run.put(placed, document.get("dropped", ()))
-        for place, digest in zip(document.get("renewed", ()), digests[len(places) :], strict=True):
+        is_added = run.put(places, entries, document.get("dropped", ()))
+        for place, digest in zip(document.get("renewed", ()), digests[own:], strict=True):
             entry = run.entries[bisect_left(run.places, place)]
             if place in run.borrowed:
                 self.copies.setdefault(entry, []).append(digest)
             else:
                 self.digests[entry] = digest
-        run.unreadable.update(document.get("unreadable", ()))
+        if "unreadable" in document:
+            run.unreadable.update(document["unreadable"])
         self._count_on(run, before if is_added else None)
 
     # The corpus
@@ -173,7 +181,9 @@ class LogView:
     def _inherit(self, run: RunRecordView, before: int) -> None:
         added = run.entries[before:]
         hashes = [self._hashes[each] for each in added]
-        changes = [self._changes.get(each, _NO_CHANGES) for each in added]
+        changes = [_NO_CHANGES] * len(added)
+        if self._changes:
+            changes = [self._changes.get(each, _NO_CHANGES) for each in added]
         leading = self._inheritance.leading(hashes, changes)
         if run.inherited == before:
             run.inherited += leading
