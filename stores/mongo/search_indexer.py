@@ -20,14 +20,7 @@ from stores.errors import StoreError
 from stores.histories import positions_in
 from stores.mongo.client import Database, MongoConnection
 from stores.mongo.documents import Document, ranges_in, snapshot_row
-from stores.mongo.search_log import (
-    LOG,
-    Append,
-    LogEntry,
-    LoggedRun,
-    hash_number,
-    of_run,
-)
+from stores.mongo.search_log import LOG, Append, LogEntry, LoggedRun, hash_number, of_run
 from stores.mongo.search_terms import terms_id
 from stores.mongo.search_texts import SearchTexts
 from stores.mongo.search_upkeep import SearchUpkeep
@@ -60,6 +53,10 @@ _NAMED = {"ranges": 1, "state": 1}
 _LAG = (PyMongoError, StoreError, TimeoutError, OutdatedError, ValueError, KeyError)
 
 _TAKEN_BACK = ("superseded", "abandoned")
+
+
+Lost = dict[int, Sequence[str] | None]
+"""By sequence, the messages of snapshots some of which are not there; `None`: nor are positions."""
 
 
 class SearchIndexer:
@@ -154,7 +151,7 @@ class SearchIndexer:
             if not is_new and run.run_id not in known.runs:
                 return False
             logged = await log.run(run.run_id, is_new=is_new)
-            placed = _placed(run.run_id, plan, logged)
+            placed = logged.placed_by(run.run_id, plan)
             if placed is None:
                 return False
             stored = {digest: body.text for digest, body in plan.messages.bodies.items()}
@@ -210,17 +207,25 @@ class SearchIndexer:
     async def catch_up_run(self, run: RunFacts) -> None:
         """Log whatever is not logged yet of a run, from what is stored."""
         known, log = self._log_of(run)
+        lost: Lost = {}
         async with known.lock:
             while True:  # ends: each time that it was outdated, another writer got on
                 try:
-                    return await self._catch_up(run, log)
+                    if await self._catch_up(run, log, lost):
+                        return
+                    known.forget()  # with what was about to be appended
                 except OutdatedError:
                     known.forget()
                 except BaseException:  # what was cut off may have been written all the same
                     known.forget()
                     raise
 
-    async def _catch_up(self, run: RunFacts, log: SearchLogWriter) -> None:
+    async def _catch_up(self, run: RunFacts, log: SearchLogWriter, lost: Lost) -> bool:
+        """Whether it is done; otherwise `lost` has more of what could not be read, and why.
+
+        Only what is lost for the same reason when all is read anew is lost: a commit may have put
+        other messages in the place of these while they were read.
+        """
         query: Document = {
             "workspace_id": self._workspace_id,
             "conversation_id": run.conversation_id,
@@ -233,21 +238,19 @@ class SearchIndexer:
         placed: dict[int, str] = {}
         unreadable: list[int] = []
         named: dict[int, Sequence[str]] = {}
-        for row in rows:
-            is_complete = row.state == "complete"
-            if row.mark in _TAKEN_BACK or not (is_complete or row.names_positions):
-                continue
+        for row in filter(_is_read, rows):
+            counts = row.state == "complete" and row.mark is None
             digests = await self._digests(run, row)
-            if digests is None:
-                unreadable += [row.sequence] if is_complete and row.mark is None else []
-            elif row.names_positions:
+            if digests is not None and row.names_positions:
                 found_at = dict(zip(positions_in(row.ranges), digests, strict=True))
                 # An interrupted one adds nothing, but may have stamped what is there.
                 held = {place: each for place, each in found_at.items() if place in logged.held}
-                placed |= found_at if is_complete else held
-                named |= {row.sequence: digests} if is_complete and row.mark is None else {}
-            elif not await self._log_by_hash(run, log, logged, row, digests):
-                unreadable.append(row.sequence)
+                placed |= found_at if row.state == "complete" else held
+                named |= {row.sequence: digests} if counts else {}
+            elif digests is None or not await self._log_by_hash(run, log, logged, row, digests):
+                if _is_news(lost, row.sequence, digests):
+                    return False
+                unreadable += [row.sequence] if counts else []
         append = Append(run_id=run.run_id, branch="", started_at=run.started_at)
         taken_back = [row for row in rows if row.mark in _TAKEN_BACK]
         if taken_back:
@@ -255,14 +258,18 @@ class SearchIndexer:
             away = set(append.dropped)
             placed = live | {place: each for place, each in placed.items() if place not in away}
         if placed:
-            append, lost = await self._loaded_append(run, log, logged, placed, append.dropped)
-            unreadable += [each for each, digests in named.items() if lost & {*digests}]
+            append, gone = await self._loaded_append(run, log, logged, placed, append.dropped)
+            broken = {each: digests for each, digests in named.items() if gone & {*digests}}
+            if {each for each, digests in broken.items() if _is_news(lost, each, digests)}:
+                return False
+            unreadable += broken
         append.unreadable = [each for each in unreadable if each not in logged.unreadable]
         append.branch = rows[-1].branch if rows else ""
         await log.append(append, logged)
         for is_live in (True, False):
             ids = [each["_id"] for each in found if each["live"] is is_live]
             await self._unmark({"_id": {"$in": ids}, "run_id": run.run_id, "live": is_live})
+        return True
 
     async def _log_by_hash(
         self,
@@ -431,18 +438,12 @@ class SearchIndexer:
             self._forget(run)
 
 
-def _placed(run_id: str, plan: CommitPlan, logged: LoggedRun) -> list[tuple[int, str]] | None:
-    """Place and digest of what a commit brought for the log.
+def _is_news(lost: Lost, sequence: int, digests: Sequence[str] | None) -> bool:
+    """Note a snapshot that cannot be read; whether it was not known so."""
+    is_known = sequence in lost and lost[sequence] == digests
+    lost[sequence] = digests
+    return not is_known
 
-    Messages of complete snapshots of the run, and later versions of those that are logged; `None`
-    when a complete snapshot holds one that neither the commit nor the log has.
-    """
-    own = (each for each in plan.snapshots if each.run_id == run_id)
-    complete = [each for each in own if each.state == "complete"]
-    rows = (each for each in plan.messages.positions if each.run_id == run_id)
-    brought = {each.position: each.message for each in rows}
-    places = {place for each in complete for place in positions_in(each.ranges)}
-    if not places - brought.keys() <= logged.held.keys() | logged.summaries:
-        return None
-    wanted = (places | logged.held.keys()) & brought.keys()
-    return [(place, brought[place]) for place in sorted(wanted)]
+
+def _is_read(row: SnapshotRow) -> bool:
+    return row.mark not in _TAKEN_BACK and (row.state == "complete" or row.names_positions)

@@ -14,9 +14,11 @@ from typing import Any
 
 from bson import MaxKey
 
+from stores.histories import positions_in
 from stores.mongo.client import Database
 from stores.mongo.documents import Document
 from stores.mongo.search_terms import packed
+from stores.planning import CommitPlan
 from stores.search.counting import CountedTerms
 
 LOG = "search_log"
@@ -290,3 +292,19 @@ class LoggedRun:
         self.unreadable.update(append.unreadable)
         if append.overlapped is not None:
             self.overlapped = append.overlapped
+
+    def placed_by(self, run_id: str, plan: CommitPlan) -> list[tuple[int, str]] | None:
+        """Place and digest of what a commit brought for the log.
+
+        Messages of complete snapshots of the run, and later versions of those that are logged;
+        `None` when a complete snapshot holds one that neither the commit nor the log has.
+        """
+        own = (each for each in plan.snapshots if each.run_id == run_id)
+        complete = [each for each in own if each.state == "complete"]
+        rows = (each for each in plan.messages.positions if each.run_id == run_id)
+        brought = {each.position: each.message for each in rows}
+        places = {place for each in complete for place in positions_in(each.ranges)}
+        if not places - brought.keys() <= self.held.keys() | self.summaries:
+            return None
+        wanted = (places | self.held.keys()) & brought.keys()
+        return [(place, brought[place]) for place in sorted(wanted)]

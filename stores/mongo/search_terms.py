@@ -117,9 +117,9 @@ class TermBlock:
         if self.count == 1:
             counted = self._counts()[number : number + 1]
             return np.array([self.first]), counted
-        (places,) = (self._lines() == number).nonzero()
-        ends = self._sizes().cumsum()
-        return self.first + ends.searchsorted(places, side="right"), self._counts()[places]
+        places: Array = np.flatnonzero(self._lines() == number)
+        ends: Array = np.cumsum(self._sizes())
+        return self.first + np.searchsorted(ends, places, side="right"), self._counts()[places]
 
     def postings(self) -> tuple[Array, Array, Array]:
         """Key, entry and count of each term of each message."""

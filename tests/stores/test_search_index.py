@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import os
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
@@ -31,6 +31,7 @@ from stores.media.protocols import NO_CONTEXT, MediaContext
 from stores.mongo import search_upkeep
 from stores.mongo.media import MongoMediaStore, media_id
 from stores.mongo.search_indexer import SearchIndexer
+from stores.mongo.search_texts import SearchTexts
 from stores.mongo.search_writer import SearchLogWriter
 from stores.mongo.steps import MongoStepStore
 from stores.search.answering import search_history
@@ -518,6 +519,32 @@ async def test_nothing_is_logged_of_a_run_that_was_removed_meanwhile(
         await store.history_index.indexer.settle(talk)
         assert database.snapshots.count_documents({"run_id": run_id}) == 0
         assert database.search_log.count_documents({"conversation_id": talk}) == 0
+
+
+async def test_what_cannot_be_read_while_it_is_replaced_is_read_again(
+    store: MongoStepStore, other: MongoStepStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk, run_id = f"talk-{uuid4().hex}", uuid4().hex
+    load, loads = SearchTexts.load, 0
+
+    async def gone_at_first(texts: SearchTexts, digests: Sequence[str]) -> dict[str, str]:
+        nonlocal loads
+        loads += 1
+        return {} if loads == 1 else await load(texts, digests)
+
+    def nothing(*_: object) -> None:
+        pass
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SearchIndexer, "begin_after_commit", nothing)
+        await said(store, run_id, "one", "two", talk=talk)
+    with monkeypatch.context() as patch:
+        patch.setattr(SearchTexts, "load", gone_at_first)
+        await other.history_index.indexer.catch_up(talk)
+    assert loads > 1
+    indexed, plain = await both(other, text_query("one two", talk))
+    assert indexed == plain
+    assert (len(indexed.matches), indexed.skipped) == (2, 0)
 
 
 async def test_a_message_inherited_from_a_run_that_took_it_back_is_shown(

@@ -12,7 +12,7 @@ from stores.search.counting import CountedTerms, term_key
 
 LONG = "a" * 41
 TERMS = st.sampled_from(["a", "aa", "b", "c++", "北京", "\ud800", LONG, LONG + "a"]) | st.text(
-    st.characters(categories=["L", "Nd"]), min_size=1, max_size=60
+    st.characters(min_codepoint=33, exclude_characters="="), min_size=1, max_size=60
 )
 DOCUMENTS = st.lists(st.dictionaries(TERMS, st.integers(1, 300), max_size=8), max_size=6)
 MANY = [{f"t{n}": 1 for n in range(70_000)}, {"t69999": 2, "t1": 70_000}]
