@@ -31,12 +31,19 @@ from stores.search.source import SnapshotHistorySource
 from workflows.names import SEARCH_ATTRIBUTES
 
 ROOT = Path(__file__).parents[1]
+MESSAGES_OF_INDEX = 1_000
+"""Saved with and without the index, to compare."""
+
 BUDGETS = {1_000: (50, 20), 10_000: (400, 50), 100_000: (2_000, 60)}
 """By messages: how many times faster than the reference, hot and cold."""
 
 
-async def save(store: MongoStepStore, number: int, snapshots: Run) -> None:
-    """A run as a plain `agent.run` saves it: a commit for each boundary."""
+async def save(store: MongoStepStore, number: int, snapshots: Run) -> list[float]:
+    """A run as a plain `agent.run` saves it: a commit for each boundary; seconds of each.
+
+    The index is done with one before the next: a model takes longer.
+    """
+    seconds: list[float] = []
     run_id = f"run-{number:06}"
     at = START + timedelta(minutes=number)
     register = RegisterRun(
@@ -54,7 +61,34 @@ async def save(store: MongoStepStore, number: int, snapshots: Run) -> None:
             run_id=run_id, sequence=step + 1, key=str(step), step_index=step, state="complete",
             ranges=ranges_of(range(known)), entries=entries,
         )  # fmt: skip
-        await store.commit(Commit(operations=(saved,), now=at, branch=run_id))
+        commit = Commit(operations=(saved,), now=at, branch=run_id)
+        await store.history_index.indexer.settle(None)
+        seconds.append(await timed(lambda: store.commit(commit)))  # noqa: B023
+    return seconds
+
+
+async def index_seconds(uri: str, shape: str) -> tuple[float, float]:
+    """Seconds of a commit without the index and with it, by turns in two databases; medians."""
+    stores = [MongoStepStore(db_url=uri, database=f"search_{uuid4().hex}") for _ in range(2)]
+    for store in stores:
+        await store.initialise()
+    plain: Any = stores[0]
+    plain._commits._indexer = None  # noqa: SLF001 - no option says so
+    seconds: list[list[float]] = [[], []]
+    for number, snapshots in enumerate(runs_of(MESSAGES_OF_INDEX, shape)):
+        for store, found in zip(stores, seconds, strict=True):
+            found.extend(await save(store, number, snapshots))
+    for store in stores:
+        database = connected(store)
+        await database.client.drop_database(database.name)
+        await store.aclose()
+    without, beside = map(statistics.median, seconds)
+    return without, beside
+
+
+def connected(store: Any) -> Any:  # noqa: ANN401 - of the driver
+    """Its database."""
+    return store._connection.database  # noqa: SLF001
 
 
 async def find(store: MongoStepStore, text: str, **options: Any) -> SearchAnswer:  # noqa: ANN401 - a query's
@@ -77,14 +111,6 @@ async def ours(
     database = f"search_{uuid4().hex}"
     store = MongoStepStore(db_url=uri, database=database, search_analyzer=analyzer)
     await store.initialise()
-    index_seconds: list[float] = []
-    indexer: Any = store.history_index.indexer
-    after_commit = indexer.after_commit
-
-    async def measured(*arguments: object) -> None:
-        index_seconds.append(await timed(lambda: after_commit(*arguments)))
-
-    indexer.after_commit = measured
     number = -1
     for number, snapshots in enumerate(runs_of(messages, shape)):
         await save(store, number, snapshots)
@@ -111,21 +137,22 @@ async def ours(
         for each in asked[:3]
     ]
     answers = [(await find(store, each, analyzer=analyzer)).text for each in asked]
+    without, beside = await index_seconds(uri, shape)
     found = {
         "hot": statistics.median(hot), "cold": statistics.median(cold),
-        "after 20": statistics.median(topped), "index": statistics.median(index_seconds),
+        "after 20": statistics.median(topped), "commit": beside, "without index": without,
         "slice": block, "all": statistics.median(everything), "answers": answers,
     }  # fmt: skip
+    connection = connected(store)
     if unrelated:
-        database_client: Any = indexer._database  # noqa: SLF001
-        row = await database_client["runs"].find_one({})
+        row = await connection["runs"].find_one({})
         others = [
             {**row, "_id": f"other-{n}", "conversation_id": f"other-{n}", "registration_id": str(n)}
             for n in range(unrelated)
         ]
-        await database_client["runs"].insert_many(others)
+        await connection["runs"].insert_many(others)
         found["beside others"] = statistics.median([await best(each) for each in asked])
-    await indexer._connection.client().drop_database(database)  # noqa: SLF001
+    await connection.client.drop_database(database)
     await store.aclose()
     return found
 

@@ -88,7 +88,7 @@ class MongoCommits:
                 if outcome.recent is not None:
                     self._recent.keep(outcome.recent)
                 if self._indexer is not None and outcome.plan is not None:
-                    await self._indexer.after_commit(
+                    self._indexer.begin_after_commit(
                         outcome.result.verdict, outcome.plan, outcome.runs
                     )
                 return outcome.result

@@ -158,7 +158,7 @@ class TurnEraser:
                 LoggedConversation(),
                 workspace_id=self._workspace_id,
                 conversation_id=conversation_id,
-                analyzer_id=newest["analyzer"],
+                terms_id=newest["analyzer"],
             )
             await log.begin_again()
             runs = self._database["runs"].find({**place, "live": True}, {"_id": 1})

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import numpy as np
 from bson import decode_all  # pyright: ignore[reportUnknownVariableType]
 from pydantic import ValidationError
 from pydantic_ai.messages import ModelMessage
@@ -24,11 +23,12 @@ from stores.mongo.reindexing import Reindexed, Tell, reindex
 from stores.mongo.search_indexer import SearchIndexer
 from stores.mongo.search_log import COMPLETE, LOG, STATE, of_conversation
 from stores.mongo.search_ranking import hits_of, scores_of
+from stores.mongo.search_terms import terms_id
 from stores.mongo.search_texts import SearchTexts
+from stores.mongo.search_upkeep import SearchUpkeep
 from stores.mongo.search_view import LogView, Places
 from stores.mongo.search_writer import LoggedConversations
 from stores.search.analysis import AnalyzerName, analyzer_named
-from stores.search.counting import term_key
 from stores.search.identity import without_summary
 from stores.search.query import HistoryQuery, Hit, IndexUnusableError, Window
 
@@ -58,6 +58,10 @@ class _Slot:
     last_id: Document | None = None
     is_too_large: bool = False
 
+    def begin_again(self, *, includes_own: bool) -> None:
+        """Know nothing of the log."""
+        self.view, self.last_id = LogView(includes_own=includes_own), None
+
 
 class SearchViews:
     """The views of a process, the one that was used last at the end."""
@@ -76,8 +80,8 @@ class SearchViews:
     def settle(self, slot: _Slot) -> None:
         """Keep to the bound: what was not used for longest goes; a view above it goes at once."""
         if slot.view.size_bytes > self.memory_bytes:
-            slot.view = LogView(includes_own=False)
-            slot.last_id, slot.is_too_large = None, True
+            slot.begin_again(includes_own=False)
+            slot.is_too_large = True
         total = sum(each.view.size_bytes for each in self._slots.values())
         for place, each in list(self._slots.items()):
             if total <= self.memory_bytes:
@@ -99,13 +103,18 @@ class SearchMemory:
         self.analyzer = analyzer_named(analyzer)
         self.views = SearchViews(memory_bytes)
         self._known = LoggedConversations()
+        self._upkeep = SearchUpkeep()
+
+    async def aclose(self) -> None:
+        """Finish what is being logged."""
+        await self._upkeep.aclose()
 
     def index(
         self, connection: MongoConnection, texts: SearchTexts, workspace_id: str
     ) -> "SearchIndex":
         """The index of a workspace."""
         indexer = SearchIndexer(
-            connection, self._known, self.analyzer, texts, workspace_id=workspace_id
+            connection, self._known, self.analyzer, texts, self._upkeep, workspace_id=workspace_id
         )
         return SearchIndex(connection, self, indexer, texts, workspace_id=workspace_id)
 
@@ -164,13 +173,18 @@ class SearchIndex:
         slot = self._views.slot(place)
         if not slot.is_too_large:
             async with slot.lock:
-                await self._refresh(slot, conversation_id, includes_own=query.includes_own)
+                try:
+                    await self._refresh(slot, conversation_id, includes_own=query.includes_own)
+                except BaseException:  # a thread may still be at work on the view
+                    slot.begin_again(includes_own=query.includes_own)
+                    raise
                 self._views.settle(slot)
                 if not slot.is_too_large:
                     return await self._ranked(slot.view, query)
         return await self._rank_stream(query)
 
     async def _refresh(self, slot: _Slot, conversation_id: str, *, includes_own: bool) -> None:
+        await self.indexer.settle(conversation_id)
         for _ in range(_MOST_ATTEMPTS):
             news = await self._news(conversation_id, slot.view.until.get(conversation_id, 0))
             self._check_complete(is_complete=news.is_complete)
@@ -180,11 +194,11 @@ class SearchIndex:
             is_known = slot.last_id is None or news.last_id == slot.last_id
             if is_known and await self._take(slot, news, conversation_id):
                 self._check_analyzer(slot.view)
-                if slot.view.is_searched and slot.view.postings.is_worth_sorting:
-                    # Not for a first search, which is done by the time that sorting would take.
-                    await asyncio.to_thread(slot.view.postings.sort)
+                if slot.view.is_searched:  # a first search is done before that
+                    entries = slot.view.entries
+                    await _in_thread_if(entries.is_long_to_unpack, entries.unpack)
                 return
-            slot.view, slot.last_id = LogView(includes_own=includes_own), None
+            slot.begin_again(includes_own=includes_own)
         message = "it changes faster than it can be read"
         raise IndexUnusableError(message)
 
@@ -202,19 +216,25 @@ class SearchIndex:
         return await self._stream(query, view, slot)
 
     async def _stream(self, query: Document, view: LogView, slot: _Slot | None = None) -> bool:
-        """Take appends in batches, each in a thread; whether none was missing."""
+        """Take appends, each batch in a thread while the next is read; whether none was missing."""
         fields = _FIELDS | (_OWN_FIELDS if view.includes_own else {})
         sort = [("workspace_id", 1), ("conversation_id", 1), ("sequence", 1)]
         cursor = self._database[LOG].find_raw_batches(query, fields, sort=sort, batch_size=500)
-        async for batch in cursor:
-            documents = await asyncio.to_thread(_decoded, batch)
-            if not await asyncio.to_thread(view.take, documents):
-                return False
+
+        def take(batch: Any) -> bool:  # noqa: ANN401 - see `_decoded`
+            documents = _decoded(batch)
             if slot is not None:
                 slot.last_id = documents[-1]["_id"]
-                if view.size_bytes > self._views.memory_bytes:
-                    return True
-        return True
+            return view.take(documents)
+
+        last: asyncio.Future[bool] | None = None
+        async for batch in cursor:
+            if last is not None and not await last:
+                return False
+            if slot is not None and view.size_bytes > self._views.memory_bytes:
+                return True
+            last = asyncio.ensure_future(asyncio.to_thread(take, batch))
+        return last is None or await last
 
     async def _news(self, conversation_id: str, until: int) -> "_News":
         """One question: is the index whole, is anything not logged yet, what was appended since.
@@ -263,11 +283,12 @@ class SearchIndex:
             raise IndexUnusableError(message)
 
     def _check_analyzer(self, view: LogView) -> None:
-        others = view.analyzers - {self._analyzer.id}
+        own = terms_id(self._analyzer.id)
+        others = view.kept_terms - {own}
         if others:
             message = (
                 f"the index holds terms of analyzer {', '.join(sorted(others))}, and this version "
-                f"makes those of {self._analyzer.id}; `perdure reindex` makes it again"
+                f"makes those of {own}; `perdure reindex` makes it again"
             )
             raise IndexUnusableError(message)
 
@@ -279,14 +300,14 @@ class SearchIndex:
         wanted: Document = {"workspace_id": self._workspace_id, "sequence": {"$exists": True}}
         if query.scope == "conversation":
             behind["conversation_id"] = wanted["conversation_id"] = conversation_id
-        keys = np.array([term_key(each) for each in query.terms], np.uint64)
+        await self.indexer.settle(behind.get("conversation_id"))
         for _ in range(_MOST_ATTEMPTS):
             is_complete = await self._database[STATE].find_one(COMPLETE) is not None
             self._check_complete(is_complete=is_complete)
             if await self._database["snapshots"].find_one(behind, {"_id": 1}):
                 await self.indexer.catch_up(behind.get("conversation_id"))
                 continue
-            view = LogView(includes_own=query.includes_own, only=keys)
+            view = LogView(includes_own=query.includes_own, only=query.terms)
             if await self._stream(wanted, view):
                 self._check_analyzer(view)
                 return await self._ranked(view, query)
@@ -294,11 +315,11 @@ class SearchIndex:
         raise IndexUnusableError(message)
 
     async def _ranked(self, view: LogView, query: HistoryQuery) -> "LogRanking":
-        keys = [term_key(each) for each in query.terms]
+        terms = query.terms
 
         def rank() -> tuple[Places, Any]:
             places = view.places(query.run_id)
-            return places, scores_of(view, places, keys, query.bm25)
+            return places, scores_of(view, places, terms, query.bm25)
 
         places, scores = await _in_thread_if(len(view.digests) > _FEW_ENTRIES, rank)
         view.is_searched = True
@@ -417,11 +438,9 @@ def _loaded_or_none(text: str) -> ModelMessage | None:
 _FIELDS = dict.fromkeys(
     (
         *("conversation_id", "sequence", "run_id", "started_at", "analyzer", "places", "hashes"),
-        *("messages", "lengths", "sizes", "terms", "counts", "is_wide", "changes", "inherited"),
-        *("renewed", "dropped", "unreadable", "is_reset"),
+        *("messages", "terms", "changes", "inherited", "renewed", "dropped", "unreadable"),
+        "is_reset",
     ),
     1,
 )
-_OWN_FIELDS = dict.fromkeys(
-    ("own_lengths", "own_sizes", "own_terms", "own_counts", "own_is_wide"), 1
-)
+_OWN_FIELDS = {"own_terms": 1}

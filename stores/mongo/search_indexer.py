@@ -7,7 +7,7 @@ field away. So nothing is forgotten, whenever a process dies, and to be late is 
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pydantic import ValidationError
@@ -20,16 +20,11 @@ from stores.errors import StoreError
 from stores.histories import positions_in
 from stores.mongo.client import Database, MongoConnection
 from stores.mongo.documents import Document, ranges_in, snapshot_row
-from stores.mongo.search_log import (
-    Append,
-    Held,
-    LogEntry,
-    LoggedRun,
-    hash_number,
-)
+from stores.mongo.search_log import LOG, Append, LogEntry, LoggedRun, hash_number, of_run
+from stores.mongo.search_terms import terms_id
 from stores.mongo.search_texts import SearchTexts
+from stores.mongo.search_upkeep import SearchUpkeep
 from stores.mongo.search_writer import (
-    Free,
     LoggedConversation,
     LoggedConversations,
     OutdatedError,
@@ -47,11 +42,8 @@ from stores.search.replay import places_by_hash
 
 _LOGGER = logging.getLogger(__name__)
 
-DEADLINE_SECONDS = 0.2
-"""Of what a commit waits for its log entries; they take a few milliseconds."""
-
-_AT_ONCE = 500
-"""Hashes that are looked up together."""
+DEADLINE_SECONDS = 2.0
+"""Of logging a commit, behind its back; it takes a few milliseconds."""
 
 _LONG_TEXT = 50_000
 """Characters of a message that is read in a thread: counting them takes some 10 ms."""
@@ -63,6 +55,10 @@ _LAG = (PyMongoError, StoreError, TimeoutError, OutdatedError, ValueError, KeyEr
 _TAKEN_BACK = ("superseded", "abandoned")
 
 
+Lost = dict[int, Sequence[str] | None]
+"""By sequence, the messages of snapshots some of which are not there; `None`: nor are positions."""
+
+
 class SearchIndexer:
     """Writes the search log of one workspace."""
 
@@ -72,12 +68,14 @@ class SearchIndexer:
         known: LoggedConversations,
         analyzer: Analyzer,
         texts: SearchTexts,
+        upkeep: SearchUpkeep,
         *,
         workspace_id: str,
     ) -> None:
         self._connection = connection
         self._texts = texts
         self._known = known
+        self._upkeep = upkeep
         self._analyzer = analyzer
         self._workspace_id = workspace_id
 
@@ -87,10 +85,10 @@ class SearchIndexer:
 
     # After a commit
 
-    async def after_commit(
+    def begin_after_commit(
         self, verdict: Verdict, plan: CommitPlan, runs: Mapping[str, RunRecord]
     ) -> None:
-        """Log what a commit has written, within a deadline. Raises nothing: the rest is lag.
+        """Begin to log what a commit has written.
 
         Args:
             verdict: what became of the commit.
@@ -98,32 +96,38 @@ class SearchIndexer:
             runs: the runs that it is about.
         """
         new = {each.record.run_id for each in plan.new_runs}
-        saved = (new | {each.run_id for each in plan.snapshots}) & set(runs)
         is_plain = verdict == "apply"
-        if not saved and is_plain:
-            return
+        saved = (new | {each.run_id for each in plan.snapshots}) & set(runs)
+        for run_id in sorted(saved if is_plain else runs):
+            facts = RunFacts.of(runs[run_id])
+            work = self._after_commit(facts, plan if is_plain else None)
+            self._upkeep.begin((self._workspace_id, facts.conversation_id), work)
+
+    async def _after_commit(self, run: RunFacts, plan: CommitPlan | None) -> None:
+        """Log what a commit wrote of a run; `None`: it took something back. Raises nothing."""
         try:
             async with asyncio.timeout(DEADLINE_SECONDS):
-                for run_id in sorted(saved if is_plain else runs):
-                    facts = RunFacts.of(runs[run_id])
-                    if not is_plain or not await self._log_plan(facts, plan):
-                        await self.catch_up_run(facts)
+                if plan is None or not await self._log_plan(run, plan):
+                    await self.catch_up_run(run)
         except _LAG as error:
-            self._forget(runs.values())
+            self._forget(run)
             _LOGGER.warning(
-                "the search log lags behind runs %s, until the next commit or search: %s: %s",
-                ", ".join(sorted(runs)),
+                "the search log lags behind run %s, until the next commit or search: %s: %s",
+                run.run_id,
                 type(error).__name__,
                 error,
             )
         except asyncio.CancelledError:
-            self._forget(runs.values())
+            self._forget(run)
             raise
 
-    def _forget(self, runs: Iterable[RunRecord]) -> None:
+    async def settle(self, conversation_id: str | None) -> None:
+        """Wait for what this process is logging of a conversation, or of the workspace."""
+        await self._upkeep.settle(self._workspace_id, conversation_id)
+
+    def _forget(self, run: RunFacts) -> None:
         """What was cut off may have been written all the same."""
-        for each in runs:
-            self._known.of(self._workspace_id, each.conversation_id or "").forget()
+        self._known.of(self._workspace_id, run.conversation_id).forget()
 
     def _log_of(self, run: RunFacts) -> tuple[LoggedConversation, SearchLogWriter]:
         known = self._known.of(self._workspace_id, run.conversation_id)
@@ -132,7 +136,7 @@ class SearchIndexer:
             known,
             workspace_id=self._workspace_id,
             conversation_id=run.conversation_id,
-            analyzer_id=self._analyzer.id,
+            terms_id=terms_id(self._analyzer.id),
         )
         return known, writer
 
@@ -147,16 +151,22 @@ class SearchIndexer:
             if not is_new and run.run_id not in known.runs:
                 return False
             logged = await log.run(run.run_id, is_new=is_new)
-            placed = _placed(run.run_id, plan, logged)
+            placed = logged.placed_by(run.run_id, plan)
             if placed is None:
                 return False
             stored = {digest: body.text for digest, body in plan.messages.bodies.items()}
             texts = await self._texts.searched(stored)
-            await log.append(await self._append_of(run, log, logged, placed, texts), logged)
+            append = await self._append_of(run, log, logged, placed, texts)
+            try:
+                await log.append(append, logged)
+            except OutdatedError:  # a search in another process has logged it
+                known.forget()
+                return False
         if saved:
             sequences = [each.sequence for each in saved]
             query: Document = {"run_id": run.run_id, "live": True, "sequence": {"$in": sequences}}
-            await self._settle(query)
+            if not await self._unmark(query):
+                await self._forget_removed(run)
         return True
 
     # Later
@@ -197,17 +207,25 @@ class SearchIndexer:
     async def catch_up_run(self, run: RunFacts) -> None:
         """Log whatever is not logged yet of a run, from what is stored."""
         known, log = self._log_of(run)
+        lost: Lost = {}
         async with known.lock:
             while True:  # ends: each time that it was outdated, another writer got on
                 try:
-                    return await self._catch_up(run, log)
+                    if await self._catch_up(run, log, lost):
+                        return
+                    known.forget()  # with what was about to be appended
                 except OutdatedError:
                     known.forget()
                 except BaseException:  # what was cut off may have been written all the same
                     known.forget()
                     raise
 
-    async def _catch_up(self, run: RunFacts, log: SearchLogWriter) -> None:
+    async def _catch_up(self, run: RunFacts, log: SearchLogWriter, lost: Lost) -> bool:
+        """Whether it is done; otherwise `lost` has more of what could not be read, and why.
+
+        Only what is lost for the same reason when all is read anew is lost: a commit may have put
+        other messages in the place of these while they were read.
+        """
         query: Document = {
             "workspace_id": self._workspace_id,
             "conversation_id": run.conversation_id,
@@ -220,21 +238,19 @@ class SearchIndexer:
         placed: dict[int, str] = {}
         unreadable: list[int] = []
         named: dict[int, Sequence[str]] = {}
-        for row in rows:
-            is_complete = row.state == "complete"
-            if row.mark in _TAKEN_BACK or not (is_complete or row.names_positions):
-                continue
+        for row in filter(_is_read, rows):
+            counts = row.state == "complete" and row.mark is None
             digests = await self._digests(run, row)
-            if digests is None:
-                unreadable += [row.sequence] if is_complete and row.mark is None else []
-            elif row.names_positions:
+            if digests is not None and row.names_positions:
                 found_at = dict(zip(positions_in(row.ranges), digests, strict=True))
                 # An interrupted one adds nothing, but may have stamped what is there.
                 held = {place: each for place, each in found_at.items() if place in logged.held}
-                placed |= found_at if is_complete else held
-                named |= {row.sequence: digests} if is_complete and row.mark is None else {}
-            elif not await self._log_by_hash(run, log, logged, row, digests):
-                unreadable.append(row.sequence)
+                placed |= found_at if row.state == "complete" else held
+                named |= {row.sequence: digests} if counts else {}
+            elif digests is None or not await self._log_by_hash(run, log, logged, row, digests):
+                if _is_news(lost, row.sequence, digests):
+                    return False
+                unreadable += [row.sequence] if counts else []
         append = Append(run_id=run.run_id, branch="", started_at=run.started_at)
         taken_back = [row for row in rows if row.mark in _TAKEN_BACK]
         if taken_back:
@@ -242,14 +258,18 @@ class SearchIndexer:
             away = set(append.dropped)
             placed = live | {place: each for place, each in placed.items() if place not in away}
         if placed:
-            append, lost = await self._loaded_append(run, log, logged, placed, append.dropped)
-            unreadable += [each for each, digests in named.items() if lost & {*digests}]
+            append, gone = await self._loaded_append(run, log, logged, placed, append.dropped)
+            broken = {each: digests for each, digests in named.items() if gone & {*digests}}
+            if {each for each, digests in broken.items() if _is_news(lost, each, digests)}:
+                return False
+            unreadable += broken
         append.unreadable = [each for each in unreadable if each not in logged.unreadable]
         append.branch = rows[-1].branch if rows else ""
         await log.append(append, logged)
         for is_live in (True, False):
             ids = [each["_id"] for each in found if each["live"] is is_live]
-            await self._settle({"_id": {"$in": ids}, "run_id": run.run_id, "live": is_live})
+            await self._unmark({"_id": {"$in": ids}, "run_id": run.run_id, "live": is_live})
+        return True
 
     async def _log_by_hash(
         self,
@@ -384,7 +404,7 @@ class SearchIndexer:
             terms, own = await self._counted(message, len(texts[digest]))
             append.entries.append(LogEntry(place, digest, hashed, changes, terms, own))
         if not logged.held and append.entries:
-            await _inherit(log, logged, append)
+            await log.inherit(append, logged)
         return append
 
     async def _counted(
@@ -399,50 +419,31 @@ class SearchIndexer:
 
         return await asyncio.to_thread(count) if size > _LONG_TEXT else count()
 
-    async def _settle(self, query: Document) -> None:
-        await self._database["snapshots"].update_many(
+    async def _unmark(self, query: Document) -> int:
+        done = await self._database["snapshots"].update_many(
             {**query, "unindexed": True}, {"$unset": {"unindexed": ""}}
         )
+        return done.matched_count
+
+    async def _forget_removed(self, run: RunFacts) -> None:
+        """Take out of the log what came there after its run was removed from the database.
+
+        A run's snapshots go before its conversation's log does.
+        """
+        place: Document = {"workspace_id": self._workspace_id}
+        snapshots = self._database["snapshots"]
+        if await snapshots.find_one({**place, "run_id": run.run_id}, {"_id": 1}) is None:
+            place["conversation_id"] = run.conversation_id
+            await self._database[LOG].delete_many({**place, **of_run(run.run_id)})
+            self._forget(run)
 
 
-def _placed(run_id: str, plan: CommitPlan, logged: LoggedRun) -> list[tuple[int, str]] | None:
-    """Place and digest of what a commit brought for the log.
-
-    Messages of complete snapshots of the run, and later versions of those that are logged; `None`
-    when a complete snapshot holds one that neither the commit nor the log has.
-    """
-    own = (each for each in plan.snapshots if each.run_id == run_id)
-    complete = [each for each in own if each.state == "complete"]
-    rows = (each for each in plan.messages.positions if each.run_id == run_id)
-    brought = {each.position: each.message for each in rows}
-    places = {place for each in complete for place in positions_in(each.ranges)}
-    if not places - brought.keys() <= logged.held.keys() | logged.summaries:
-        return None
-    wanted = (places | logged.held.keys()) & brought.keys()
-    return [(place, brought[place]) for place in sorted(wanted)]
+def _is_news(lost: Lost, sequence: int, digests: Sequence[str] | None) -> bool:
+    """Note a snapshot that cannot be read; whether it was not known so."""
+    is_known = sequence in lost and lost[sequence] == digests
+    lost[sequence] = digests
+    return not is_known
 
 
-async def _inherit(log: SearchLogWriter, logged: LoggedRun, append: Append) -> None:
-    """Let a new run's leading messages be those that other runs of the conversation hold."""
-    if await log.head() == 0:
-        return
-    free: Free = {}
-    count = 0
-    for start in range(0, len(append.entries), _AT_ONCE):
-        asked = append.entries[start : start + _AT_ONCE]
-        await log.find_hashes(append.run_id, {each.hash for each in asked}, free)
-        for each in asked:
-            found = free.get((each.hash, each.changes))
-            if not found:
-                break
-            at, digest = found.pop(0)
-            append.inherited[each.place] = at
-            if digest != each.digest:
-                append.renewed[each.place] = each.digest
-            logged.held[each.place] = Held(
-                at, each.digest, each.hash, each.changes, is_inherited=True
-            )
-            count += 1
-        if count < start + len(asked):
-            break
-    append.entries = append.entries[count:]
+def _is_read(row: SnapshotRow) -> bool:
+    return row.mark not in _TAKEN_BACK and (row.state == "complete" or row.names_positions)

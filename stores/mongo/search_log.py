@@ -7,15 +7,19 @@ lets one writer take each: whoever was slower reads what the other wrote and tri
 reader that knows `sequence` n misses nothing when it reads on from there.
 """
 
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bson import Binary, MaxKey
+from bson import MaxKey
 
+from stores.histories import positions_in
 from stores.mongo.client import Database
 from stores.mongo.documents import Document
-from stores.search.counting import CountedTerms, PackedTerms, little_endian
+from stores.mongo.search_terms import packed
+from stores.planning import CommitPlan
+from stores.search.counting import CountedTerms
 
 LOG = "search_log"
 STATE = "search_state"
@@ -116,9 +120,12 @@ def append_document(
     conversation_id: str,
     sequence: int,
     ordinal: int,
-    analyzer: str,
+    terms_id: str,
 ) -> Document:
-    """The document of an append: the `ordinal`-th of its run, the `sequence`-th of all."""
+    """The document of an append: the `ordinal`-th of its run, the `sequence`-th of all.
+
+    `terms_id` is that of `stores.mongo.search_terms`.
+    """
     entries = append.entries
     first = min((*(each.place for each in entries), *append.inherited, *append.renewed), default=-1)
     document: Document = {
@@ -134,17 +141,18 @@ def append_document(
         "sequence": sequence,
         "run_id": append.run_id,
         "started_at": append.started_at,
-        "analyzer": analyzer,
-        "places": Binary(little_endian("I", (each.place for each in entries))),
+        "analyzer": terms_id,
+        "places": _small_numbers(each.place for each in entries),
         "hashes": [each.hash for each in entries],
         "messages": [*(each.digest for each in entries), *append.renewed.values()],
-        **_packed("", [each.terms for each in entries]),
     }
     changed = {str(i): sorted(each.changes) for i, each in enumerate(entries) if each.changes}
-    own = [each.own or CountedTerms(0, (), ()) for each in entries]
+    own = [each.own or CountedTerms.of(()) for each in entries]
     optional: Document = {
+        "terms": packed([each.terms for each in entries]) if entries else b"",
+        "own_terms": packed(own) if any(each.length for each in own) else b"",
         "changes": changed,
-        "inherited": Binary(_references(append.inherited)),
+        "inherited": _references(append.inherited),
         "renewed": list(append.renewed),
         "dropped": append.dropped,
         "unreadable": append.unreadable,
@@ -156,18 +164,12 @@ def append_document(
     }
     if append.is_reset:  # it is of no run, whose id would tell it from those of other conversations
         document["_id"] = {name: document[name] for name in ("workspace_id", *_PLACE)}
-    return document | (_packed("own_", own) if any(each.length for each in own) else {})
+    return document
 
 
-def _packed(prefix: str, documents: Sequence[CountedTerms]) -> Document:
-    packed = PackedTerms.of(documents)
-    fields: Document = {
-        f"{prefix}lengths": Binary(packed.lengths),
-        f"{prefix}sizes": Binary(packed.sizes),
-        f"{prefix}terms": Binary(packed.keys),
-        f"{prefix}counts": Binary(packed.counts),
-    }
-    return fields | ({f"{prefix}is_wide": True} if packed.is_wide else {})
+def _small_numbers(numbers: Iterable[int]) -> bytes:
+    numbers = list(numbers)
+    return struct.pack(f"<{len(numbers)}I", *numbers)
 
 
 def _references(inherited: Mapping[int, Address]) -> bytes:
@@ -183,7 +185,7 @@ def _references(inherited: Mapping[int, Address]) -> bytes:
             last[3] += 1
         else:
             ranges.append([place, at.sequence, at.index, 1])
-    return little_endian("I", (number for each in ranges for number in each))
+    return _small_numbers(number for each in ranges for number in each)
 
 
 def references_in(data: bytes) -> Iterable[tuple[int, Address]]:
@@ -197,7 +199,7 @@ def references_in(data: bytes) -> Iterable[tuple[int, Address]]:
 
 def numbers_in(data: bytes) -> Sequence[int]:
     """The numbers of 4 bytes in a field of a log document."""
-    return [int.from_bytes(data[start : start + 4], "little") for start in range(0, len(data), 4)]
+    return struct.unpack(f"<{len(data) // 4}I", data)
 
 
 def of_run(run_id: str) -> Document:
@@ -290,3 +292,19 @@ class LoggedRun:
         self.unreadable.update(append.unreadable)
         if append.overlapped is not None:
             self.overlapped = append.overlapped
+
+    def placed_by(self, run_id: str, plan: CommitPlan) -> list[tuple[int, str]] | None:
+        """Place and digest of what a commit brought for the log.
+
+        Messages of complete snapshots of the run, and later versions of those that are logged;
+        `None` when a complete snapshot holds one that neither the commit nor the log has.
+        """
+        own = (each for each in plan.snapshots if each.run_id == run_id)
+        complete = [each for each in own if each.state == "complete"]
+        rows = (each for each in plan.messages.positions if each.run_id == run_id)
+        brought = {each.position: each.message for each in rows}
+        places = {place for each in complete for place in positions_in(each.ranges)}
+        if not places - brought.keys() <= self.held.keys() | self.summaries:
+            return None
+        wanted = (places | self.held.keys()) & brought.keys()
+        return [(place, brought[place]) for place in sorted(wanted)]

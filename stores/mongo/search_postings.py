@@ -43,14 +43,9 @@ class Column:
 
 
 class Postings:
-    """Which entries hold a term, and how often: most are sorted by term, the rest is as it came.
+    """Which entries hold a term, and how often: most are sorted by term, the rest is as it came."""
 
-    Args:
-        only: keep these keys and drop all others: for a search that remembers nothing.
-    """
-
-    def __init__(self, only: Keys | None = None) -> None:
-        self._only = None if only is None else np.sort(only)
+    def __init__(self) -> None:
         self._sorted_keys: Keys = np.empty(0, np.uint64)
         self._sorted_entries: NDArray[Any] = np.empty(0, np.int32)
         self._sorted_counts: NDArray[Any] = np.empty(0, np.uint32)
@@ -69,11 +64,6 @@ class Postings:
 
     def append(self, keys: Keys, entries: NDArray[Any], counts: NDArray[Any]) -> None:
         """Add postings, of entries that have none yet."""
-        if self._only is not None:
-            at = np.searchsorted(self._only, keys)
-            at[at == len(self._only)] = 0
-            wanted = self._only[at] == keys
-            keys, entries, counts = keys[wanted], entries[wanted], counts[wanted]
         self._keys.append(keys)
         self._entries.append(entries)
         self._counts.append(counts)

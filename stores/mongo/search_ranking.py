@@ -15,26 +15,26 @@ _FIRST_HITS = 256
 
 
 def scores_of(
-    view: LogView, places: Places, keys: Sequence[int], parameters: Bm25
+    view: LogView, places: Places, terms: Sequence[str], parameters: Bm25
 ) -> NDArray[np.float64]:
     """The score of each entry of a corpus, in its order.
 
     Args:
-        view: where the postings are.
+        view: whose entries they are.
         places: of the corpus.
-        keys: of the query's terms, each once; scores are added up in this order.
+        terms: of the query, each once; scores are added up in this order.
         parameters: of BM25.
     """
     count = len(places.flat)
     scores = np.zeros(count)
-    lengths: NDArray[Any] = view.lengths[places.flat]
+    lengths: NDArray[Any] = view.entries.lengths[places.flat]
     total = int(lengths.sum())
     if not total:
         return scores
     average = total / count
     k1, b = parameters.k1, parameters.b
-    for key in keys:
-        entries, frequencies = view.postings.find(key)
+    for term in terms:
+        entries, frequencies = view.entries.find(term)
         at = places.order[entries]
         is_there = at >= 0
         at, frequency = at[is_there], frequencies[is_there].astype(np.float64)

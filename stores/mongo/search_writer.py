@@ -5,6 +5,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from functools import partial
 
 from pymongo.errors import PyMongoError
 
@@ -14,6 +15,7 @@ from stores.mongo.search_log import (
     LOG,
     Address,
     Append,
+    Held,
     LoggedRun,
     append_document,
     newest_sequence,
@@ -28,6 +30,9 @@ MOST_REMEMBERED = 500_000
 
 _AT_ONCE = 500
 """Hashes or appends that are looked up together."""
+
+_MANY_TERMS = 5_000
+"""Of an append that is packed in a thread: it takes some milliseconds."""
 
 Free = dict[tuple[int, frozenset[str]], list[tuple[Address, str]]]
 """Where messages of other runs are and with which digest, by hash and changes of instructions.
@@ -117,14 +122,14 @@ class SearchLogWriter:
         *,
         workspace_id: str,
         conversation_id: str,
-        analyzer_id: str,
+        terms_id: str,
     ) -> None:
         self._log = database[LOG]
         self._database = database
         self._known = known
         self._workspace_id = workspace_id
         self._conversation_id = conversation_id
-        self._analyzer_id = analyzer_id
+        self._terms_id = terms_id
 
     async def run(self, run_id: str, *, is_new: bool = False) -> LoggedRun:
         """A run's record as the log has it."""
@@ -184,6 +189,31 @@ class SearchLogWriter:
                     at = Address(document["sequence"], index)
                     free.setdefault((hashed, changed), []).append((at, document["messages"][index]))
 
+    async def inherit(self, append: Append, logged: LoggedRun) -> None:
+        """Let a new run's leading messages be those that other runs of the conversation hold."""
+        if await self.head() == 0:
+            return
+        free: Free = {}
+        count = 0
+        for start in range(0, len(append.entries), _AT_ONCE):
+            asked = append.entries[start : start + _AT_ONCE]
+            await self.find_hashes(append.run_id, {each.hash for each in asked}, free)
+            for each in asked:
+                found = free.get((each.hash, each.changes))
+                if not found:
+                    break
+                at, digest = found.pop(0)
+                append.inherited[each.place] = at
+                if digest != each.digest:
+                    append.renewed[each.place] = each.digest
+                logged.held[each.place] = Held(
+                    at, each.digest, each.hash, each.changes, is_inherited=True
+                )
+                count += 1
+            if count < start + len(asked):
+                break
+        append.entries = append.entries[count:]
+
     async def append(self, append: Append, logged: LoggedRun) -> None:
         """Append it, behind whatever others have appended meanwhile.
 
@@ -212,14 +242,17 @@ class SearchLogWriter:
     async def _insert(self, append: Append, ordinal: int) -> int:
         while True:  # ends: each time another writer got on
             sequence = await self.head() + 1
-            document = append_document(
+            make = partial(
+                append_document,
                 append,
                 workspace_id=self._workspace_id,
                 conversation_id=self._conversation_id,
                 sequence=sequence,
                 ordinal=ordinal,
-                analyzer=self._analyzer_id,
+                terms_id=self._terms_id,
             )
+            terms = sum(len(each.terms.counts) for each in append.entries)
+            document = await asyncio.to_thread(make) if terms > _MANY_TERMS else make()
             try:
                 await self._log.insert_one(document)
             except PyMongoError as error:

@@ -191,6 +191,7 @@ class MongoStepStore(MongoReads):
 
     async def aclose(self) -> None:
         """See `StepStore.aclose`. Store objects of other workspaces are closed with this one."""
+        await self._search.aclose()
         await self._media.aclose()
         await self._connection.close()
 

@@ -6,6 +6,7 @@ change what one does, give it another id.
 
 import re
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal, Protocol
@@ -34,8 +35,8 @@ class Analyzer(Protocol):
         """Of the terms that it makes; kept in an index."""
         ...
 
-    def tokens(self, text: str) -> Iterator[Token]:
-        """All terms of a text, with places; a term may overlap others and come many times."""
+    def tokens(self, text: str, wanted: AbstractSet[str]) -> Iterator[Token]:
+        """Where a text has these terms; one may overlap others and come many times."""
         ...
 
     def terms(self, text: str) -> list[str]:
@@ -53,10 +54,12 @@ class RegexAnalyzer:
     id = "regex"
     _pattern = re.compile(r"\w+")
 
-    def tokens(self, text: str) -> Iterator[Token]:
+    def tokens(self, text: str, wanted: AbstractSet[str]) -> Iterator[Token]:
         """See `Analyzer.tokens`."""
         for found in self._pattern.finditer(text):
-            yield Token(found.group().lower(), found.start(), found.end())
+            term = found.group().lower()
+            if term in wanted:
+                yield Token(term, found.start(), found.end())
 
     def terms(self, text: str) -> list[str]:
         """See `Analyzer.terms`."""
@@ -72,11 +75,12 @@ class StandardAnalyzer:
 
     id = "standard-2"
 
-    def tokens(self, text: str) -> Iterator[Token]:
+    def tokens(self, text: str, wanted: AbstractSet[str]) -> Iterator[Token]:
         """See `Analyzer.tokens`."""
-        for token in standard_tokens(text):
+        for token in standard_tokens(text, wanted):
             for term in token.terms:
-                yield Token(term, token.start, token.end)
+                if term in wanted:
+                    yield Token(term, token.start, token.end)
 
     def terms(self, text: str) -> list[str]:
         """See `Analyzer.terms`."""

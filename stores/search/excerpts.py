@@ -14,9 +14,7 @@ def clipped(text: str, limit: int, terms: AbstractSet[str], analyzer: Analyzer) 
     """
     if len(text) <= limit:
         return text
-    first, last = _best_stretch(
-        [each for each in analyzer.tokens(text) if each.term in terms], limit
-    )
+    first, last = _best_stretch(list(analyzer.tokens(text, terms)), limit)
     if last <= limit:
         return text[:limit] + "..."
     start = (first + last - limit) // 2

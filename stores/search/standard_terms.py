@@ -13,9 +13,10 @@ accents; here they belong to the word. Forms are made one by NFKC and case foldi
 import re
 import unicodedata
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from py_rust_stemmers import (  # pyright: ignore[reportMissingTypeStubs]
     SnowballStemmer,  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
@@ -84,18 +85,27 @@ def is_lone(token: StandardToken) -> bool:
     return token.size != 1 or token.unspaced == 1
 
 
-def standard_tokens(text: str) -> Iterator[StandardToken]:
-    """The tokens of a text in their order."""
+def standard_tokens(text: str, wanted: AbstractSet[str] | None = None) -> Iterator[StandardToken]:
+    """The tokens of a text in their order.
+
+    Args:
+        text: any.
+        wanted: terms that are looked for: tokens without any of them may be left out, which takes a
+            fifth of the time.
+    """
     if text.isascii():
-        for run in _ASCII_RUN.finditer(text):
-            yield from _of_words(run.group(), run.start(), _ASCII_WORD)
+        runs = set(_ASCII_RUN.findall(text)) if wanted is not None else ()
+        if wanted is None or not wanted.isdisjoint(chain.from_iterable(map(_ascii_terms, runs))):
+            for run in _ASCII_RUN.finditer(text):
+                if wanted is None or not wanted.isdisjoint(_ascii_terms(run.group())):
+                    yield from _of_words(run.group(), run.start(), _ASCII_WORD)
         return
     patterns = _patterns()
     for run in patterns.run.finditer(text):
         whole, start = run.group(), run.start()
         plain = whole if whole.isascii() else unicodedata.normalize("NFKC", whole)
         if plain != whole:  # places within it no longer fit, and it may have become several runs
-            yield from (_moved(each, start, run.end()) for each in standard_tokens(plain))
+            yield from (_moved(each, start, run.end()) for each in standard_tokens(plain, wanted))
         elif run.lastgroup == "words":
             yield from _of_words(whole, start, patterns.word)
         else:

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import os
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
@@ -28,8 +28,10 @@ from pymongo.errors import AutoReconnect
 
 from stores.commits import Commit
 from stores.media.protocols import NO_CONTEXT, MediaContext
+from stores.mongo import search_upkeep
 from stores.mongo.media import MongoMediaStore, media_id
 from stores.mongo.search_indexer import SearchIndexer
+from stores.mongo.search_texts import SearchTexts
 from stores.mongo.search_writer import SearchLogWriter
 from stores.mongo.steps import MongoStepStore
 from stores.search.answering import search_history
@@ -403,6 +405,7 @@ async def test_what_the_index_could_not_take_is_made_up_by_the_search(
     with monkeypatch.context() as patch:
         patch.setattr(SearchLogWriter, "append", broken)
         await said(store, run_id, "one", "two", "three", talk=talk)
+        await store.history_index.indexer.settle(talk)
     for searched in (store, other):
         indexed, plain = await both(searched, text_query("two three", talk))
         assert indexed == plain
@@ -422,25 +425,126 @@ async def test_a_snapshot_that_took_the_place_of_a_logged_one_is_not_taken_for_l
     execution.next_task(number=execution.number - 1)
     script.saves -= 1
     second = execution.commit(save(script, {0: request("kept")}))
-    original = SearchIndexer.after_commit
+    original = SearchLogWriter.append
 
-    async def superseded_meanwhile(indexer: SearchIndexer, *args: Any) -> None:
+    async def superseded_meanwhile(*args: Any) -> None:
         """The log entries of the first commit are written when the second one is stored already."""
         with monkeypatch.context() as patch:
-            patch.setattr(SearchIndexer, "after_commit", nothing)
+            patch.setattr(SearchIndexer, "begin_after_commit", nothing)
             assert (await other.commit(second)).verdict == "supersede"
-        await original(indexer, *args)
+        await original(*args)
 
-    async def nothing(*_: object) -> None:
+    def nothing(*_: object) -> None:
         pass
 
     with monkeypatch.context() as patch:
-        patch.setattr(SearchIndexer, "after_commit", superseded_meanwhile)
+        patch.setattr(SearchLogWriter, "append", superseded_meanwhile)
         await store.commit(first)
+        await store.history_index.indexer.settle(talk)
     for searched in (store, other):
         indexed, plain = await both(searched, text_query("kept lost", talk))
         assert indexed == plain
         assert "kept" in indexed.text
+
+
+async def test_a_commit_does_not_wait_for_the_log_and_a_search_does(
+    store: MongoStepStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = f"talk-{uuid4().hex}"
+    original, is_open = SearchLogWriter.append, asyncio.Event()
+
+    async def held_up(*args: Any) -> None:
+        await is_open.wait()
+        await original(*args)
+
+    monkeypatch.setattr(SearchLogWriter, "append", held_up)
+    await said(store, uuid4().hex, "one", "two", talk=talk)
+    search = asyncio.create_task(both(store, text_query("two", talk)))
+    done, _ = await asyncio.wait([search], timeout=0.2)
+    assert not done
+    is_open.set()
+    indexed, plain = await search
+    assert indexed == plain
+    assert len(indexed.matches) == 1
+
+
+async def test_more_than_can_wait_is_made_up_by_the_search(
+    store: MongoStepStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = f"talk-{uuid4().hex}"
+    monkeypatch.setattr(search_upkeep, "MOST_WAITING", 1)
+    await asyncio.gather(
+        *(said(store, uuid4().hex, f"one{n}", f"two{n}", "end", talk=talk) for n in range(4))
+    )
+    indexed, plain = await both(store, text_query("two3 one1", talk))
+    assert indexed == plain
+    assert indexed.messages == 12
+
+
+async def test_a_store_that_is_closed_has_logged_what_was_committed(
+    mongodb_uri: str, prepared_database: str
+) -> None:
+    talk, run_id = f"talk-{uuid4().hex}", uuid4().hex
+    store = MongoStepStore(db_url=mongodb_uri, database=prepared_database)
+    await said(store, run_id, "one", "two", talk=talk)
+    await store.aclose()
+    with MongoClient[dict[str, Any]](mongodb_uri) as client:
+        database = client[prepared_database]
+        assert database.snapshots.count_documents({"run_id": run_id, "unindexed": True}) == 0
+        assert database.search_log.count_documents({"conversation_id": talk}) == 2
+
+
+async def test_nothing_is_logged_of_a_run_that_was_removed_meanwhile(
+    mongodb_uri: str,
+    prepared_database: str,
+    store: MongoStepStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    talk, run_id = f"talk-{uuid4().hex}", uuid4().hex
+    original = SearchLogWriter.append
+    with MongoClient[dict[str, Any]](mongodb_uri) as client:
+        database = client[prepared_database]
+
+        async def removed_meanwhile(*args: Any) -> None:
+            for name, key in [("snapshots", {"run_id": run_id}), ("runs", {"_id": run_id})]:
+                database[name].delete_many(key)
+            await original(*args)
+
+        execution, script = Execution(execution_id=run_id, branch=run_id), RunScript(run_id=run_id)
+        await store.commit(execution.commit(script.register(conversation_id=talk)))
+        await store.history_index.indexer.settle(talk)
+        monkeypatch.setattr(SearchLogWriter, "append", removed_meanwhile)
+        execution.next_task()
+        await store.commit(execution.commit(save(script, {0: request("erased")})))
+        await store.history_index.indexer.settle(talk)
+        assert database.snapshots.count_documents({"run_id": run_id}) == 0
+        assert database.search_log.count_documents({"conversation_id": talk}) == 0
+
+
+async def test_what_cannot_be_read_while_it_is_replaced_is_read_again(
+    store: MongoStepStore, other: MongoStepStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk, run_id = f"talk-{uuid4().hex}", uuid4().hex
+    load, loads = SearchTexts.load, 0
+
+    async def gone_at_first(texts: SearchTexts, digests: Sequence[str]) -> dict[str, str]:
+        nonlocal loads
+        loads += 1
+        return {} if loads == 1 else await load(texts, digests)
+
+    def nothing(*_: object) -> None:
+        pass
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SearchIndexer, "begin_after_commit", nothing)
+        await said(store, run_id, "one", "two", talk=talk)
+    with monkeypatch.context() as patch:
+        patch.setattr(SearchTexts, "load", gone_at_first)
+        await other.history_index.indexer.catch_up(talk)
+    assert loads > 1
+    indexed, plain = await both(other, text_query("one two", talk))
+    assert indexed == plain
+    assert (len(indexed.matches), indexed.skipped) == (2, 0)
 
 
 async def test_a_message_inherited_from_a_run_that_took_it_back_is_shown(
@@ -520,7 +624,7 @@ async def test_an_index_that_cannot_answer_says_so_and_the_answer_is_right(
         half = await search_history(source, text_query("needle", talk))
         state.update_one({}, {"$set": {"is_complete": True}})
         log = client[prepared_database].search_log
-        log.update_many({"conversation_id": talk}, {"$set": {"analyzer": "standard-0"}})
+        log.update_many({"conversation_id": talk}, {"$set": {"analyzer": "standard-2"}})
         fresh = MongoStepStore(db_url=mongodb_uri, database=prepared_database)
         old = await search_history(SnapshotHistorySource(fresh), text_query("needle", talk))
         await fresh.aclose()

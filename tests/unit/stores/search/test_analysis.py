@@ -52,8 +52,12 @@ def test_symbols_tell_names_apart() -> None:
 @given(st.text(max_size=60))
 def test_terms_and_tokens_say_the_same_of_any_text(text: str) -> None:
     for analyzer in (STANDARD, REGEX):
-        tokens = list(analyzer.tokens(text))
-        assert Counter(each.term for each in tokens) == Counter(analyzer.terms(text))
+        terms = analyzer.terms(text)
+        tokens = list(analyzer.tokens(text, set(terms)))
+        assert Counter(each.term for each in tokens) == Counter(terms)
+        wanted = set(terms[:2])
+        some = [each for each in tokens if each.term in wanted]
+        assert list(analyzer.tokens(text, wanted)) == some
         assert all(0 <= each.start < each.end <= len(text) for each in tokens)
         assert set(analyzer.query_terms(text)) <= set(analyzer.terms(text))
 

@@ -1,0 +1,146 @@
+"""The counted terms of an append, packed into a few bytes, and read from them.
+
+All terms of the append are spelled out once, sorted, each on a line; messages hold numbers of lines
+and how often. Deflated, that takes a third of the room of 64-bit keys for what people and programs
+write. A term can be looked for without unpacking anything: it is a line of the text.
+
+Before the text, little-endian: `_HEAD`; for each message how many terms it has and how many
+different ones, 4 bytes each; for each of those the distance of its line to the one before it, 2
+bytes or 4; likewise how often it is there, 1 byte or 4.
+"""
+
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stores.search.counting import CountedTerms, term_key
+
+_FORMAT = "/2"
+"""Of what is packed, behind the analyzer's id. What has none is of keys, and no longer read."""
+
+LONGEST_SPELLED = 40
+"""Characters of a term that is spelled out; of a longer one its key is: mostly it is no word."""
+
+_HEAD = struct.Struct("<BII")
+"""Flags, messages, different terms of all messages together."""
+
+_WIDE_LINES, _WIDE_COUNTS = 1, 2
+_MOST_LINES, _MOST_COUNTED = 1 << 16, 1 << 8
+
+Array = NDArray[Any]
+
+
+def terms_id(analyzer_id: str) -> str:
+    """What the log keeps with terms: who made them, and how they are packed."""
+    return analyzer_id + _FORMAT
+
+
+def is_readable(kept: str) -> bool:
+    """Whether terms with that id are packed as here."""
+    return kept.endswith(_FORMAT)
+
+
+def spelled(term: str) -> str:
+    """A term as it is kept; no term has a `=`."""
+    return term if len(term) <= LONGEST_SPELLED else f"={term_key(term):x}"
+
+
+def packed(documents: Sequence[CountedTerms]) -> bytes:
+    """The counted terms of several messages."""
+    counted = [{spelled(term): n for term, n in each.counts.items()} for each in documents]
+    terms = sorted({term for each in counted for term in each})
+    line = {term: number for number, term in enumerate(terms)}
+    lines: list[int] = []
+    counts: list[int] = []
+    for each in counted:
+        found = sorted((line[term], count) for term, count in each.items())
+        lines += (number for number, _ in found)
+        counts += (count for _, count in found)
+    wide_lines = len(terms) > _MOST_LINES
+    wide_counts = max(counts, default=0) >= _MOST_COUNTED
+    flags = wide_lines * _WIDE_LINES | wide_counts * _WIDE_COUNTS
+    # Distances may be below 0, from one message to the next; they wrap, and so do their sums.
+    distances = np.diff(np.array([0, *lines], "<u4" if wide_lines else "<u2"))
+    body = (
+        _HEAD.pack(flags, len(documents), len(lines)),
+        np.array([each.length for each in documents], "<u4").tobytes(),
+        np.array([len(each) for each in counted], "<u4").tobytes(),
+        distances.tobytes(),
+        np.array(counts, "<u4" if wide_counts else "u1").tobytes(),
+        "\n".join(["", *terms, ""]).encode(errors="surrogatepass"),
+    )
+    return zlib.compress(b"".join(body))
+
+
+class TermBlock:
+    """The counted terms of an append, in memory.
+
+    Args:
+        data: what `packed` made.
+        first: the entry of its first message; the others follow.
+    """
+
+    __slots__ = ("_counts_at", "_data", "_flags", "_size", "_text_at", "count", "first")
+
+    def __init__(self, data: bytes, first: int) -> None:
+        self._data = zlib.decompress(data)
+        self._flags, self.count, self._size = _HEAD.unpack_from(self._data)
+        self.first = first
+        lines_at = _HEAD.size + 8 * self.count
+        self._counts_at = lines_at + self._size * (4 if self._flags & _WIDE_LINES else 2)
+        self._text_at = self._counts_at + self._size * (4 if self._flags & _WIDE_COUNTS else 1)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of what is in memory."""
+        return len(self._data)
+
+    @property
+    def lengths(self) -> Array:
+        """How many terms each message has."""
+        return np.frombuffer(self._data, "<u4", self.count, _HEAD.size)
+
+    def find(self, line: bytes) -> tuple[Array, Array] | None:
+        """The entries with a term, and how often each holds it; `None` when none does.
+
+        Args:
+            line: `line_of` the term.
+        """
+        at = self._data.find(line, self._text_at)
+        if at < 0:
+            return None
+        number = self._data.count(b"\n", self._text_at, at)
+        if self.count == 1:
+            counted = self._counts()[number : number + 1]
+            return np.array([self.first]), counted
+        places: Array = np.flatnonzero(self._lines() == number)
+        ends: Array = np.cumsum(self._sizes())
+        return self.first + np.searchsorted(ends, places, side="right"), self._counts()[places]
+
+    def postings(self) -> tuple[Array, Array, Array]:
+        """Key, entry and count of each term of each message."""
+        text = self._data[self._text_at + 1 : -1].decode(errors="surrogatepass")
+        keys = np.array(list(map(term_key, text.split("\n"))) if text else [], np.uint64)
+        entries = np.arange(self.first, self.first + self.count, dtype=np.int32)
+        return keys[self._lines()], np.repeat(entries, self._sizes()), self._counts()
+
+    def _sizes(self) -> Array:
+        return np.frombuffer(self._data, "<u4", self.count, _HEAD.size + 4 * self.count)
+
+    def _lines(self) -> Array:
+        kind = "<u4" if self._flags & _WIDE_LINES else "<u2"
+        distances = np.frombuffer(self._data, kind, self._size, _HEAD.size + 8 * self.count)
+        return distances.cumsum(dtype=kind)
+
+    def _counts(self) -> Array:
+        kind = "<u4" if self._flags & _WIDE_COUNTS else "u1"
+        return np.frombuffer(self._data, kind, self._size, self._counts_at)
+
+
+def line_of(term: str) -> bytes:
+    """What to look for in the text of a block."""
+    return f"\n{spelled(term)}\n".encode(errors="surrogatepass")
