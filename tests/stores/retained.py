@@ -78,6 +78,7 @@ async def write(store: StepStore, plans: list[Plan], prefix: str) -> list[str]:
         script.messages.append(request(f"word{number}x{prefix}"))
         await store.commit(execution.commit(script.register(**lineage), now=ended))
         for step in range(1, plan.steps + 1):
+            execution.next_task()
             await store.commit(execution.commit(*script.before_tool(step), now=ended))
             await store.commit(execution.commit(*script.after_tool(step), now=ended))
         count = len(script.messages)
@@ -87,6 +88,7 @@ async def write(store: StepStore, plans: list[Plan], prefix: str) -> list[str]:
             last.append(script.started(9))
         if not plan.is_open:
             last.append(script.event("run_completed", 9))
+        execution.next_task()
         await store.commit(execution.commit(*last, now=ended))
         ids.append(run_id)
     return ids
