@@ -28,6 +28,21 @@ async def temporal_keeps(client: Client) -> timedelta:
     return described.config.workflow_execution_retention_ttl.ToTimedelta()
 
 
+async def is_known(client: Client, workflow_id: str) -> bool:
+    """Whether Temporal has an execution of this workflow id, open or within its retention.
+
+    Raises:
+        temporalio.service.RPCError: it cannot tell; also where it knows no such namespace.
+    """
+    try:
+        await client.get_workflow_handle(workflow_id).describe()
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND and "amespace" not in error.message:
+            return False
+        raise
+    return True
+
+
 async def retain(
     store: "MongoStepStore",
     policies: Policies,
@@ -74,21 +89,15 @@ async def _collect(
 ) -> None:
     """What `perdure gc --delete` does."""
 
-    async def is_known(workflow_id: str) -> bool:
-        try:
-            await client.get_workflow_handle(workflow_id).describe()
-        except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND:
-                return False
-            raise
-        return True
+    async def is_needed(workflow_id: str) -> bool:
+        return await is_known(client, workflow_id)
 
     def hear(swept: object) -> None:
         tell(f"messages: {swept}")
 
     await store.sweep(grace=grace, is_dry=False, all_workspaces=True, tell=hear)
     await store.sweep_payloads(
-        grace=grace, namespace=client.namespace, is_needed=is_known, is_dry=False
+        grace=grace, namespace=client.namespace, is_needed=is_needed, is_dry=False
     )
 
 

@@ -75,7 +75,7 @@ BY_NAME_ALONE = ("load", "soak", "growth", "failover")
 """Those that take the machine for a quarter of an hour and more each."""
 
 
-WITHOUT_REFERENCE = {"failover", "growth", "reads", "sizing", "soak"}
+WITHOUT_REFERENCE = {"failover", "growth", "reads", "retention", "sizing", "soak", "verifying"}
 """Those that have nothing of it beside them; it takes a minute to install, once."""
 
 

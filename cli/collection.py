@@ -14,8 +14,6 @@ from cli.options import AsJson
 from cli.output import note, print_json, print_text
 
 if TYPE_CHECKING:
-    from temporalio.client import Client
-
     from settings import Settings
     from stores.mongo.chunk_sweeping import ChunkSweep
     from stores.mongo.steps import MongoStepStore
@@ -140,10 +138,13 @@ async def _sweep_payloads(
     settings: "Settings", store: "MongoStepStore", *, grace: timedelta, is_dry: bool
 ) -> "ChunkSweep | None":
     """What went; `None` where Temporal cannot be asked, without which nothing may."""
+    from retaining import is_known  # noqa: PLC0415
+
     client = await describing_client(settings)
 
     async def is_needed(workflow_id: str) -> bool:
-        return await is_known(client, workflow_id)
+        async with asking(client):
+            return await is_known(client, workflow_id)
 
     try:
         return await store.sweep_payloads(
@@ -152,24 +153,6 @@ async def _sweep_payloads(
     except UnreachableError as error:
         note(f"Payloads were left alone: {error}")
         return None
-
-
-async def is_known(client: "Client", workflow_id: str) -> bool:
-    """Whether Temporal has an execution of this workflow id, open or within its retention.
-
-    Raises:
-        UnreachableError: it does not answer.
-    """
-    from temporalio.service import RPCError, RPCStatusCode  # noqa: PLC0415
-
-    try:
-        async with asking(client):
-            await client.get_workflow_handle(workflow_id).describe()
-    except RPCError as error:
-        if error.status is RPCStatusCode.NOT_FOUND:
-            return False
-        raise
-    return True
 
 
 class _Teller:

@@ -24,7 +24,7 @@ from opentelemetry.sdk.metrics.export import (
 )
 from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from temporalio.contrib.opentelemetry import (
     MetricsExporter,
     OpenTelemetryPlugin,
@@ -39,8 +39,11 @@ from temporalio.runtime import (
 )
 
 import telemetry_names as names
+from redacting import build_redaction
 from settings import Settings
-from telemetry.content import WordlessExporter
+from stores.redaction import NO_REDACTION
+from stores.redactor import Redactor
+from telemetry.content import MaskedExporter, WordlessExporter
 from telemetry.prometheus import PrometheusReader
 from telemetry.temporal_metrics import LastingMetricBuffer
 from telemetry.workflow_spans import WorkflowSpans
@@ -130,7 +133,7 @@ def begin_telemetry(
     """Set up this process, once, before its first client is connected.
 
     Args:
-        settings: whether content of messages goes into spans.
+        settings: whether content of messages goes into spans, and what is masked in it.
         service: `service.name`, where `OTEL_SERVICE_NAME` does not say another.
         environment: OpenTelemetry's variables.
         is_scraped: whether a health port serves metrics.
@@ -138,11 +141,19 @@ def begin_telemetry(
 
     Raises:
         TelemetryError: another protocol than `http/protobuf` is asked for.
+        StoreError: of `build_redaction`.
     """
     resource = _resource(settings, service, environment)
     telemetry = Telemetry()
     if _is_exported("TRACES", environment):
-        _trace(telemetry, resource, with_content=settings.telemetry_content)
+        # As far as the variables are set: a worker looks, later, whether all of them are.
+        redaction = build_redaction(settings, is_strict=False) if settings.redacts else NO_REDACTION
+        _trace(
+            telemetry,
+            resource,
+            with_content=settings.telemetry_content,
+            redactor=redaction.redactor,
+        )
     readers: list[MetricReader] = []
     if is_scraped:
         telemetry.reader = PrometheusReader()
@@ -186,15 +197,20 @@ def _is_exported(signal: str, environment: Mapping[str, str]) -> bool:
     return True
 
 
-def _trace(telemetry: Telemetry, resource: Resource, *, with_content: bool) -> None:
+def _trace(
+    telemetry: Telemetry, resource: Resource, *, with_content: bool, redactor: Redactor | None
+) -> None:
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415 - slow
         OTLPSpanExporter,
     )
 
-    exporter = OTLPSpanExporter()
+    exporter: SpanExporter = OTLPSpanExporter()
+    if redactor is not None:
+        exporter = MaskedExporter(exporter, redactor)
+    if not with_content:
+        exporter = WordlessExporter(exporter)
     provider = create_tracer_provider(resource=resource, shutdown_on_exit=False)
-    batches = BatchSpanProcessor(exporter if with_content else WordlessExporter(exporter))
-    spans = WorkflowSpans(batches)
+    spans = WorkflowSpans(BatchSpanProcessor(exporter))
     provider.add_span_processor(spans)
     trace.set_tracer_provider(provider)
     telemetry.tracers = provider

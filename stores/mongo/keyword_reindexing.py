@@ -88,7 +88,7 @@ async def _make_anew(connection: MongoConnection, head: ConversationRecord) -> i
         if found is None:
             return None
         if found.state == "deleted":
-            await bury_rows(database, session, found)
+            await bury_rows(database, session, [found])
         else:
             upkeep = _forced(database, session, workspace_id)
             upkeep.put_head(found)

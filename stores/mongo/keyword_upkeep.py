@@ -338,13 +338,27 @@ async def next_in_lane(
 
 
 async def bury_rows(
-    database: Database, session: AsyncClientSession, head: ConversationRecord
+    database: Database, session: AsyncClientSession, heads: Sequence[ConversationRecord]
 ) -> None:
-    """Let searches pass over a conversation that is deleted; its other rows may go at any time."""
-    lane = await next_in_lane(database, session, head.workspace_id, head.conversation_id)
-    document = title_document(head, lane)
-    at = {"_id": document["_id"], "workspace_id": head.workspace_id}
-    await database[ROWS].replace_one(at, document, upsert=True, session=session)
+    """Let searches pass over conversations that are deleted; their other rows may go at any time.
+
+    Args:
+        database: of the rows.
+        session: of the transaction.
+        heads: at least one, of one workspace.
+    """
+    lanes: dict[int, Lane] = {}  # a number serves all rows that one transaction writes in its lane
+    for each in sorted(heads, key=lambda head: lane_of(head.conversation_id)):
+        index = lane_of(each.conversation_id)
+        if index not in lanes:
+            place = each.workspace_id, each.conversation_id
+            lanes[index] = await next_in_lane(database, session, *place)
+    documents = [title_document(each, lanes[lane_of(each.conversation_id)]) for each in heads]
+    changes = [
+        ReplaceOne({"_id": each["_id"], "workspace_id": each["workspace_id"]}, each, upsert=True)
+        for each in documents
+    ]
+    await database[ROWS].bulk_write(changes, session=session)
 
 
 def title_document(head: ConversationRecord, lane: Lane) -> Document:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from stores.mongo.client import Database
 from stores.mongo.documents import Document
 from stores.mongo.search_indexer import SearchIndexer
-from stores.mongo.search_log import COMPLETE, LOG, STATE, of_conversation
+from stores.mongo.search_log import COMPLETE, LOG, STATE, forget_outdated, of_conversation
 
 _RUNS_AT_ONCE = 500
 
@@ -80,6 +80,7 @@ async def reindex_conversation(
             database, workspace_id, conversation_id, run_ids[start : start + _RUNS_AT_ONCE]
         )
     await indexer.catch_up(conversation_id)
+    await forget_outdated(database, workspace_id, conversation_id)
     return run_ids
 
 

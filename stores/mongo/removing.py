@@ -5,6 +5,7 @@ in part is found again. Media go when no message names them any more, those of t
 sweep (`perdure gc`): somebody may be about to name one that was put a moment ago.
 """
 
+from asyncio import gather
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
@@ -14,23 +15,18 @@ from datetime import datetime
 
 from pymongo.asynchronous.client_session import AsyncClientSession
 
-from stores.conversation_records import ConversationRecord, RemovedConversation
-from stores.conversations import buried
+from stores.conversation_records import RemovedConversation
 from stores.errors import ConversationNotFoundError
 from stores.mongo.access import GRANTS
+from stores.mongo.burying import bury_heads
 from stores.mongo.client import Database, MongoConnection
-from stores.mongo.conversation_documents import (
-    conversation_document,
-    conversation_key,
-    record_of,
-)
+from stores.mongo.conversation_documents import conversation_key
 from stores.mongo.documents import Document, head_id
 from stores.mongo.keyword_rows import ROWS, of_positions
-from stores.mongo.keyword_upkeep import bury_rows
 from stores.mongo.leftovers import View
 from stores.mongo.media_sweeping import MediaSweeper
 from stores.mongo.references import unreferred
-from stores.mongo.search_log import LOG
+from stores.mongo.search_log import LOG, forget_outdated, note_outdated
 from stores.mongo.streaming import STREAMS
 from stores.mongo.transactions import run_transaction
 
@@ -120,8 +116,6 @@ class Remover:
         self._forget_media = forget_media
         self._told = told
         self.counts: Counter[str] = Counter()
-        self.outdated_logs: set[str] = set()
-        """Conversations that have lost some of their runs; their search logs need to be rebuilt."""
 
     @property
     def _database(self) -> Database:
@@ -142,24 +136,61 @@ class Remover:
             ConversationNotFoundError: the workspace never had the conversation.
         """
         mine: Document = conversation_key(self._workspace_id, conversation_id)
-        await self._bury(conversation_id, now)
+        if not await bury_heads(self._connection, self._workspace_id, [conversation_id], now=now):
+            runs = self._database["runs"]
+            if await runs.find_one({**mine, "live": True}, {"_id": 1}) is None:
+                raise ConversationNotFoundError(conversation_id, "this workspace never had it")
         kept: list[int] = []
         kept_runs: list[str] = []
         if keeps_inherited:
             kept = await self._inherited_positions(conversation_id)
             kept_runs = await self._runs_at(mine, kept)
+        await self._remove_conversations([conversation_id], kept, kept_runs)
+
+    async def conversations(self, conversation_ids: Sequence[str], *, now: datetime) -> None:
+        """Do that with many, in as many steps; what forks inherited stays.
+
+        For conversations that are known to the workspace.
+        """
+        await bury_heads(self._connection, self._workspace_id, conversation_ids, now=now)
+        source = {"$in": list(conversation_ids)}
+        query: Document = {"workspace_id": self._workspace_id, "source_conversation_id": source}
+        named = set(await self._database["turns"].distinct("source_conversation_id", query))
+        for each in sorted(named):
+            await self.conversation(each, now=now, keeps_inherited=True)
+        await self._remove_conversations([each for each in conversation_ids if each not in named])
+
+    async def _remove_conversations(
+        self,
+        conversation_ids: Sequence[str],
+        kept: Sequence[int] = (),
+        kept_runs: Sequence[str] = (),
+    ) -> None:
+        """But for these positions, and these runs."""
+        if not conversation_ids:
+            return
+        mine: Document = {
+            "workspace_id": self._workspace_id,
+            "conversation_id": {"$in": list(conversation_ids)},
+        }
         for name, also in OF_CONVERSATIONS.items():  # first: the log keeps what it names
             await self._delete(name, {**mine, **also})
-        await self._delete(ROWS, of_positions(self._workspace_id, conversation_id))
-        await self.runs({**mine, "_id": {"$not": {"$in": kept_runs}}})
-        gone = {**mine, "live": True, "position": {"$not": {"$in": kept}}}
+        keywords = [of_positions(self._workspace_id, each) for each in conversation_ids]
+        await self._delete(ROWS, {"workspace_id": self._workspace_id, "$or": keywords})
+        going = set[str]() if kept_runs else set(conversation_ids)
+        await self.runs({**mine, "_id": {"$not": {"$in": list(kept_runs)}}}, going=going)
+        gone = {**mine, "live": True, "position": {"$not": {"$in": list(kept)}}}
         for name in ("variants", "turns"):
             await self._delete(name, gone)
 
-    async def runs(self, query: Document) -> None:
+    async def runs(self, query: Document, *, going: AbstractSet[str] = frozenset()) -> None:
         """Remove the runs that match, with those that they delegated to.
 
         Each run with all that it has; beside the ones of a batch nothing is held in memory.
+
+        Args:
+            query: of runs.
+            going: conversations of which no run stays.
         """
         self.counts.update(dict.fromkeys(("runs", *OF_RUNS, "positions", "messages", "media"), 0))
         for is_live in (True, False):  # an index serves either, none both
@@ -169,9 +200,9 @@ class Remover:
             async for document in self._database["runs"].find({**query, "live": is_live}, _SHOWN):
                 batch.append(_run(document))
                 if len(batch) == _BATCH:
-                    await self._remove_family(batch)
+                    await self._remove_family(batch, going)
                     batch = []
-            await self._remove_family(batch)
+            await self._remove_family(batch, going)
 
     async def these_runs(self, run_ids: Sequence[str]) -> None:
         """Remove these, and what is left of any; not what they delegated, and no search log."""
@@ -188,7 +219,7 @@ class Remover:
         for start in range(0, len(digests), _BATCH):
             await self._remove_messages(digests[start : start + _BATCH])
 
-    async def _remove_family(self, batch: Sequence[RunToRemove]) -> None:
+    async def _remove_family(self, batch: Sequence[RunToRemove], going: AbstractSet[str]) -> None:
         if not batch:
             return
         generations = [list(batch)]
@@ -201,8 +232,7 @@ class Remover:
         for generation in reversed(generations):
             for start in range(0, len(generation), _BATCH):
                 some = generation[start : start + _BATCH]
-                conversations = {each.conversation_id for each in some}
-                await self._remove_rows(some, forget=conversations)
+                await self._remove_rows(some, going)
 
     async def _delegates(self, parents: Sequence[str]) -> AsyncGenerator[RunToRemove]:
         query = {"workspace_id": self._workspace_id, "parent_run_id": {"$in": list(parents)}}
@@ -211,22 +241,39 @@ class Remover:
             yield _run(document)
 
     async def _remove_rows(
-        self, runs: Sequence[RunToRemove], *, forget: AbstractSet[str] = frozenset()
+        self, runs: Sequence[RunToRemove], going: AbstractSet[str] | None = None
     ) -> None:
-        """Rows of the runs first, the runs last; `forget`: conversations whose search has them."""
+        """Rows of the runs first, the runs last.
+
+        Args:
+            runs: at most `_BATCH`.
+            going: conversations of which no run stays; `None`: leave search logs alone.
+        """
         self.counts["executions"] += await self._before(runs)
         ids = [each.run_id for each in runs]
         digests = await self._messages_of(ids)
-        for name in (*OF_RUNS, "positions"):
-            self.counts[name] += await delete_of_runs(self._database, name, self._workspace_id, ids)
-        await self._forget_search(forget, ids)
+        names = (*OF_RUNS, "positions")
+        found = await gather(
+            *(delete_of_runs(self._database, each, self._workspace_id, ids) for each in names)
+        )
+        self.counts.update(dict(zip(names, found, strict=True)))
+        if going is not None:
+            conversations = {each.conversation_id for each in runs}
+            await self._forget_searched(conversations & going)
+            await self._forget_search(conversations - going, ids)
         await self.messages(digests)
         await self._close_heads(runs)
         await self._delete("runs", {"_id": {"$in": ids}, "workspace_id": self._workspace_id})
         await self._told(self.counts)
 
+    async def _forget_searched(self, conversations: AbstractSet[str]) -> None:
+        """While there were snapshots, a search may have brought the logs up to them once more."""
+        mine: Document = {"workspace_id": self._workspace_id}
+        mine["conversation_id"] = {"$in": sorted(conversations)}
+        await self._delete(LOG, {**mine, **OF_CONVERSATIONS[LOG]})
+
     async def _forget_search(self, conversations: AbstractSet[str], removed: Sequence[str]) -> None:
-        """Remove the logs of conversations that have no other runs; note the rest."""
+        """Remove the logs of conversations that have no other runs; the rest are to be rebuilt."""
         for each in sorted(conversations):
             mine: Document = {"workspace_id": self._workspace_id, "conversation_id": each}
             left = {**mine, "live": True, "_id": {"$not": {"$in": list(removed)}}}
@@ -234,9 +281,9 @@ class Remover:
                 left["conversation_id"] = {"$exists": False}
             if await self._database["runs"].find_one(left, {"_id": 1}) is None:
                 await self._delete(LOG, mine)
-                self.outdated_logs.discard(each)
+                await forget_outdated(self._database, self._workspace_id, each)
             else:
-                self.outdated_logs.add(each)
+                await note_outdated(self._database, self._workspace_id, each)
 
     async def _messages_of(self, run_ids: Sequence[str]) -> list[str]:
         """What their logs name, marked positions included."""
@@ -263,33 +310,16 @@ class Remover:
     async def _close_heads(self, runs: Sequence[RunToRemove]) -> None:
         """Let executions that served these runs alone take no more commits: one may come late."""
         executions = {each for run in runs for each in run.executions}
-        ids = [each.run_id for each in runs]
-        for execution in sorted(executions):
-            query = {"branches.execution_id": execution, "_id": {"$not": {"$in": ids}}}
-            if await self._database["runs"].find_one(query, {"_id": 1}) is None:
-                change: Document = {"$set": {"is_abandoned": True, "refusals": []}}
-                head = {"_id": head_id(self._workspace_id, execution)}
-                done = await self._database["commit_heads"].update_one(head, change)
-                self.counts["commit_heads"] += done.modified_count
-
-    async def _bury(self, conversation_id: str, now: datetime) -> None:
-        heads = self._database["conversations"]
-        key = conversation_key(self._workspace_id, conversation_id)
-
-        async def bury(session: AsyncClientSession) -> None:
-            mine = {"_id": key, **key}
-            found = await heads.find_one(mine, session=session)
-            if found is not None:
-                head = buried(record_of(ConversationRecord, found), now)
-                document = conversation_document(head)
-                await heads.replace_one(mine, document, session=session)
-                await bury_rows(self._database, session, head)
-                return
-            runs = self._database["runs"]
-            if await runs.find_one({**key, "live": True}, {"_id": 1}, session=session) is None:
-                raise ConversationNotFoundError(conversation_id, "this workspace never had it")
-
-        await run_transaction(self._connection.client(), bury)
+        serving: Document = {
+            "branches.execution_id": {"$in": sorted(executions)},
+            "_id": {"$not": {"$in": [each.run_id for each in runs]}},
+        }
+        async for other in self._database["runs"].find(serving, {"branches.execution_id": 1}):
+            executions -= {each["execution_id"] for each in other["branches"]}
+        heads = [head_id(self._workspace_id, each) for each in sorted(executions)]
+        change: Document = {"$set": {"is_abandoned": True, "refusals": []}}
+        done = await self._database["commit_heads"].update_many({"_id": {"$in": heads}}, change)
+        self.counts["commit_heads"] += done.modified_count
 
     async def _inherited_positions(self, conversation_id: str) -> list[int]:
         query = {"workspace_id": self._workspace_id, "source_conversation_id": conversation_id}

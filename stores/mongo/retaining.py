@@ -12,11 +12,13 @@ from pymongo.asynchronous.client_session import AsyncClientSession
 
 from stores.errors import StoreUnavailableError
 from stores.mongo.client import Database, MongoConnection
+from stores.mongo.departing import Departing, Unit
 from stores.mongo.documents import SERVER_TIME, Document, snapshot_row
 from stores.mongo.failures import store_errors
 from stores.mongo.reindexing import reindex_conversation
 from stores.mongo.removing import Remover, delete_of_runs
 from stores.mongo.search_indexer import SearchIndexer
+from stores.mongo.search_log import outdated_logs
 from stores.mongo.streaming import STREAMS
 from stores.mongo.transactions import run_transaction
 from stores.paging import microseconds
@@ -25,6 +27,9 @@ from stores.rows import SnapshotRow
 
 RUNS_AT_ONCE = 100
 """Of one page, and of one transaction."""
+
+UNITS_AT_ONCE = 1000
+"""Runs of one page where they go as a whole, with the conversations that they are of."""
 
 DETAILS = ("events", "tool_effects", "tool_attempts", STREAMS)
 """Collections whose rows tell how a run went, and not what was said."""
@@ -104,20 +109,21 @@ class Retainer:
         self._done = self._done.plus(**counts)
 
     async def _ended(
-        self, cutoff: int, extra: Document | None = None
+        self, cutoff: int, extra: Document | None = None, *, at_once: int | None = None
     ) -> AsyncGenerator[list[Document]]:
         """Pages of runs that ended before the cutoff, the newest first."""
         place: _Place | None = None
         query: Document = {"workspace_id": self._workspace_id, "live": True, **(extra or {})}
         query["ended_at"] = {"$exists": True, "$lt": cutoff}
         order = [("ended_at", -1), ("_id", -1)]
-        shown = {"ended_at": 1, "conversation_id": 1, "parent_run_id": 1}
+        shown = {"ended_at": 1, "conversation_id": 1}
+        at_once = at_once or RUNS_AT_ONCE
         while True:  # ends: each page begins behind the one before
             if place is not None:
                 before = {"ended_at": place.ended_at, "_id": {"$lt": place.run_id}}
                 query["$or"] = [{"ended_at": {"$lt": place.ended_at}}, before]
                 query["ended_at"] = {"$exists": True, "$lte": place.ended_at}
-            found = self._database["runs"].find(query, shown).sort(order).limit(RUNS_AT_ONCE)
+            found = self._database["runs"].find(query, shown).sort(order).limit(at_once)
             page = await found.to_list()
             if not page:
                 return
@@ -219,105 +225,41 @@ class Retainer:
 
     async def _remove_runs(self, cutoff: int, now: datetime) -> None:
         """Pass by pass, since what a removed run began with may go after it."""
-        outdated: set[str] = set()
         before = -1
         while before != self._done.runs and not (self._done.is_dry and before >= 0):
             before = self._done.runs
-            seen: set[str] = set()
-            async for page in self._ended(cutoff):
-                for run in page:
-                    await self._remove_unit(run, cutoff, now, seen, outdated)
-        for each in sorted(outdated):
-            await reindex_conversation(self._database, self._indexer, self._workspace_id, each)
+            departing = Departing(self._database, self._workspace_id, cutoff)
+            async for page in self._ended(cutoff, at_once=UNITS_AT_ONCE):
+                layers = await departing.layers(page)
+                self._add(unresolved=len(departing.unresolved))
+                if self._done.is_dry:
+                    await self._count_runs(layers[:1])
+                    continue
+                for layer in layers:
+                    await self._remove_layer(layer, now)
+        if not self._done.is_dry:
+            for each in await outdated_logs(self._database, self._workspace_id):
+                await reindex_conversation(self._database, self._indexer, self._workspace_id, each)
 
-    async def _remove_unit(
-        self, run: Document, cutoff: int, now: datetime, seen: set[str], outdated: set[str]
-    ) -> None:
-        """A conversation with all of its runs, or a run that has none."""
-        conversation_id: str | None = run.get("conversation_id")
-        if conversation_id is not None:
-            if conversation_id in seen:
-                return
-            seen.add(conversation_id)
-        own: Document = {"_id": run["_id"]}
-        if conversation_id is not None:
-            own = {"conversation_id": conversation_id}
-        own = {**own, "workspace_id": self._workspace_id, "live": True}
-        if not await self._is_old(own, conversation_id, cutoff):
-            return
-        if self._done.is_dry:
+    async def _count_runs(self, layers: Sequence[Sequence[Unit]]) -> None:
+        for layer in layers:
+            conversations = [each.conversation_id for each in layer if each.conversation_id]
+            own: Document = {"workspace_id": self._workspace_id, "live": True}
+            own["conversation_id"] = {"$in": conversations}
             count = await self._database["runs"].count_documents(own)
-            self._add(runs=count, conversations=int(conversation_id is not None))
-            return
+            lone = len(layer) - len(conversations)
+            self._add(runs=count + lone, conversations=len(conversations))
+
+    async def _remove_layer(self, layer: Sequence[Unit], now: datetime) -> None:
+        own: Document = {"workspace_id": self._workspace_id, "live": True}
         remover = Remover(self._connection, self._workspace_id)
-        if conversation_id is None:
-            await remover.runs(own)
-        else:
-            await remover.conversation(conversation_id, now=now, keeps_inherited=True)
-        outdated |= remover.outdated_logs
-        self._add(runs=remover.counts["runs"], conversations=int(conversation_id is not None))
-
-    async def _is_old(self, own: Document, conversation_id: str | None, cutoff: int) -> bool:
-        """Whether nothing of it is young, open, undecided, or needed by what stays."""
-        runs = self._database["runs"]
-        young = {"$or": [{"ended_at": {"$exists": False}}, {"ended_at": {"$gte": cutoff}}]}
-        if await runs.find_one(own, {"_id": 1}) is None:
-            return False  # it went with another one since the page was read
-        if await runs.find_one({**own, **young}, {"_id": 1}):
-            return False
-        if conversation_id is not None and await self._is_alive(conversation_id, cutoff):
-            return False
-        found = runs.find(own, {"parent_run_id": 1}, batch_size=RUNS_AT_ONCE)
-        page: list[Document] = []
-        async for each in found:
-            page.append(each)
-            if len(page) == RUNS_AT_ONCE:
-                if await self._is_needed(page, conversation_id, cutoff):
-                    return False
-                page = []
-        return not (page and await self._is_needed(page, conversation_id, cutoff))
-
-    async def _is_alive(self, conversation_id: str, cutoff: int) -> bool:
-        """Whether its head is young, or answers are due, or forks hold turns of it."""
-        place = {"workspace_id": self._workspace_id, "conversation_id": conversation_id}
-        head = await self._database["conversations"].find_one(
-            {"_id": place}, {"state": 1, "updated_at": 1}
-        )
-        if head and head["state"] != "deleted" and head["updated_at"] >= cutoff:
-            return True
-        if await self._database["variants"].find_one({**place, "is_unfinished": True}):
-            return True
-        source = {"workspace_id": self._workspace_id, "source_conversation_id": conversation_id}
-        return await self._database["turns"].find_one(source, {"_id": 1}) is not None
-
-    async def _is_needed(
-        self, page: Sequence[Document], conversation_id: str | None, cutoff: int
-    ) -> bool:
-        ids = [each["_id"] for each in page]
-        unresolved = await self._unresolved(ids)
-        if unresolved:
-            self._add(unresolved=len(unresolved))
-            return True
-        runs = self._database["runs"]
-        live: Document = {"workspace_id": self._workspace_id, "live": True}
-        elsewhere: Document = {**live, "conversation_id": {"$ne": conversation_id}}
-        if conversation_id is None:
-            elsewhere = {**live, "_id": {"$not": {"$in": ids}}}
-        parents = [each["parent_run_id"] for each in page if "parent_run_id" in each]
-        if parents and await runs.find_one({**elsewhere, "_id": {"$in": parents}}, {"_id": 1}):
-            return True  # it goes with the run that it belongs to
-        for origin in ("continued_from", "forked_from"):
-            if await runs.find_one({**elsewhere, origin: {"$in": ids}}, {"_id": 1}):
-                return True
-        children = [
-            each
-            async for each in runs.find(
-                {**elsewhere, "parent_run_id": {"$in": ids}}, {"ended_at": 1}
-            )
-        ]
-        if any("ended_at" not in each or each["ended_at"] >= cutoff for each in children):
-            return True
-        # What they delegated to in turn; a conversation of their own goes with them.
-        return bool(children) and await self._is_needed(
-            [{"_id": each["_id"]} for each in children], conversation_id, cutoff
-        )
+        lone = [each.run_id for each in layer if each.run_id]
+        if lone:
+            await remover.runs({**own, "_id": {"$in": lone}})
+        named = [each.conversation_id for each in layer if each.conversation_id]
+        # All of one's runs may have gone with those that delegated to them.
+        query = {**own, "conversation_id": {"$in": named}}
+        left = await self._database["runs"].distinct("conversation_id", query) if named else []
+        if left:
+            await remover.conversations(left, now=now)
+        self._add(runs=remover.counts["runs"], conversations=len(left))

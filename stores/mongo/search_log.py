@@ -216,6 +216,29 @@ def of_conversation(workspace_id: str, conversation_id: str, *, after: int = 0) 
     }
 
 
+async def note_outdated(database: Database, workspace_id: str, conversation_id: str) -> None:
+    """Note that a log names runs that are about to go; before they do, or it would be forgotten."""
+    key = _outdated_key(workspace_id, conversation_id)
+    await database[STATE].update_one({"_id": key}, {"$set": {"is_outdated": True}}, upsert=True)
+
+
+async def forget_outdated(database: Database, workspace_id: str, conversation_id: str) -> None:
+    """The log has been made anew, or is gone."""
+    await database[STATE].delete_one({"_id": _outdated_key(workspace_id, conversation_id)})
+
+
+async def outdated_logs(database: Database, workspace_id: str) -> list[str]:
+    """The conversations of which that was noted."""
+    key = {"outdated_in": workspace_id}
+    query = {"_id": {"$gte": key, "$lt": {**key, "conversation_id": MaxKey()}}}
+    found = database[STATE].find(query, {"_id": 1})
+    return [each["_id"]["conversation_id"] async for each in found]
+
+
+def _outdated_key(workspace_id: str, conversation_id: str) -> Document:
+    return {"outdated_in": workspace_id, "conversation_id": conversation_id}
+
+
 async def newest_sequence(database: Database, workspace_id: str, conversation_id: str) -> int:
     """The last append's sequence, 0 when there is none."""
     found = await database[LOG].find_one(

@@ -16,9 +16,9 @@ from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowHandle, WorkflowUpdateFailedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from cli.collection import is_known
 from cli.servers import LocalServers
 from client import connect
+from retaining import is_known
 from settings import Settings
 from stores.mongo.steps import MongoStepStore
 from tests.helpers.eventually import eventually
