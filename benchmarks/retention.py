@@ -29,6 +29,7 @@ from stores.mongo.keyword_rows import ROWS, Lane, keys_of, lane_of, row_document
 from stores.mongo.keyword_upkeep import title_document
 from stores.mongo.retaining import Tell
 from stores.mongo.search_log import LOG, Append, LogEntry, append_document
+from stores.mongo.search_terms import terms_id
 from stores.mongo.steps import MongoStepStore
 from stores.paging import microseconds
 from stores.public_ids import new_public_id
@@ -319,6 +320,6 @@ def _turn(
             conversation_id=conversation_id,
             sequence=position + 1,
             ordinal=0,
-            analyzer="bench",
+            terms_id=terms_id("bench"),
         ),
     )
