@@ -311,6 +311,7 @@ class Remover:
         """Let executions that served these runs alone take no more commits: one may come late."""
         executions = {each for run in runs for each in run.executions}
         serving: Document = {
+            "workspace_id": self._workspace_id,
             "branches.execution_id": {"$in": sorted(executions)},
             "_id": {"$not": {"$in": [each.run_id for each in runs]}},
         }

@@ -34,6 +34,7 @@ ACROSS_RUNS = {
     # Which forks inherited turns of a conversation that is deleted, and whose runs it holds.
     "distinct turns by source_conversation_id, workspace_id",
     "find runs by _id, conversation_id, live, workspace_id",
+    "find runs by _id, branches.execution_id, workspace_id",  # that the same executions served
     "distinct search_log by messages, workspace_id",  # that logged what a deleted turn said
     # Searches: of all conversations, and what the index lacks.
     "find search_log by sequence, workspace_id",
