@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from time import monotonic
 from typing import Any
 from uuid import uuid4
 
@@ -319,21 +318,6 @@ def test_show_without_temporal_shows_the_stores_part_and_says_so(stage: Stage) -
     assert "Timeline" in page.stdout
     assert "started; Temporal does not answer" in page.stdout
     assert f"Temporal at {NOWHERE}" in page.stderr
-
-
-def test_reading_takes_about_two_seconds_with_no_worker(stage: Stage) -> None:
-    # Nothing waits for a worker, which takes ten seconds to be given up; and the processor's time
-    # hardly depends on what else the machine does.
-    began, used = monotonic(), _seconds_of_children()
-    assert stage.perdure("show", _id("stuck")).returncode == 0
-
-    assert _seconds_of_children() - used < 4
-    assert monotonic() - began < 9
-
-
-def _seconds_of_children() -> float:
-    used = os.times()
-    return used.children_user + used.children_system
 
 
 def test_events_snapshots_and_effects_are_those_of_the_page(stage: Stage) -> None:
