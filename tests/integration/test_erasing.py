@@ -170,6 +170,7 @@ async def test_nothing_is_left_of_a_conversation_and_another_one_is_as_it_was(
     ]
     for each in grants:
         await access.put_grant(each)
+    await place.store.history_index.indexer.settle(None)  # it writes behind the commits
     before = place.documents()
 
     receipt = await place.erase(Erasure(conversation_id=mine), cancels=True)
@@ -208,6 +209,7 @@ async def test_an_open_run_is_refused_or_cancelled_first(place: Place, tmp_path:
     waits = script([[("wait_for", {"path": never, "marker": str(tmp_path / "begun")})]], word)
     run_id = await place.run(conversation, waits)
     await eventually((tmp_path / "begun").exists)
+    await place.store.history_index.indexer.settle(None)  # it writes behind the commits
     before = place.documents()
 
     with pytest.raises(OpenExecutionsError, match=f"{run_id}.*--cancel"):
