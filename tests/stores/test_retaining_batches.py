@@ -21,7 +21,7 @@ from stores.retention_policies import Retained, RetentionPolicy
 from tests.stores.retained import NOW, PLANS, Plan, found, plan, seen, write
 from tests.stores.writer import at
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 POLICY = RetentionPolicy(runs_days=15)
 
@@ -61,7 +61,7 @@ async def left_of(uri: str, database: str, prefix: str) -> dict[str, Any]:
         }
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(plans=PLANS)
 def test_many_at_once_leave_what_one_at_a_time_leaves(
     mongodb_uri: str, prepared_database: str, plans: list[Plan]
@@ -94,7 +94,7 @@ class _CutOffError(Exception):
     """What a killed process would not even raise."""
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(plans=PLANS, last=st.integers(0, 40))
 def test_it_may_be_cut_off_within_a_batch_and_nothing_points_nowhere(
     mongodb_uri: str, prepared_database: str, plans: list[Plan], last: int
