@@ -188,6 +188,7 @@ class TestCommands:
                 watcher.commands.clear()
                 await store.commit(execution.commit(*script.before_tool(step)))
                 await store.commit(execution.commit(*script.after_tool(step)))
+                await store.history_index.indexer.settle(None)  # what goes on behind the commit
                 counts.append(len(watcher.commands))
                 sizes.append(watcher.size())
         assert set(counts[1:]) == {14}  # twelve, and a look and a write of the search index
