@@ -225,8 +225,6 @@ class Performance:
                 trails = {agent: without_marks(trail) for agent, trail in trails.items()}
                 expected = {agent: without_marks(trail) for agent, trail in expected.items()}
             outcome.compare(trails, expected)
-        for run_id in run_ids.values():
-            outcome.divergent += await problems_of_history(self.lane, run_id)
         bodies = body_counts(self.directory, self.run_id)
         tools = {f"call-{s}-{i}": tool for s, i, tool in calls_of(ROOT)}
         outcome.count_bodies(bodies, tools)
