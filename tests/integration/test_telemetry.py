@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -23,6 +23,7 @@ from activities.boundaries import BOUNDARIES
 from activities.searching import SearchHistoryRequest
 from cli.servers import free_port
 from client import connect
+from converter import close_payloads
 from settings import Settings
 from stores.mongo.steps import MongoStepStore
 from stores.streaming import StreamChunk, StreamItem, StreamTake
@@ -64,8 +65,10 @@ def collector() -> Iterator[Collector]:
 
 
 @pytest.fixture
-async def client(settings: Settings) -> Client:
-    return await connect(settings)
+async def client(settings: Settings) -> AsyncGenerator[Client]:
+    connected = await connect(settings)
+    yield connected
+    await close_payloads(connected.data_converter)
 
 
 async def start(
