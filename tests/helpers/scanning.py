@@ -9,22 +9,26 @@ from pymongo import MongoClient
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
+from stores.payload_compression import decompressed
+
+_COMPRESSED = {"payload_chunks": ("data",), "search_log": ("terms", "own_terms")}
+"""The fields of each collection that hold compressed bytes."""
+
 
 def database_bytes(uri: str, database: str) -> Iterator[tuple[str, bytes]]:
-    """Each document of each collection, with its collection; compressed chunks as they were."""
+    """Each document of each collection, with its name; what was compressed as it was before."""
     with MongoClient[dict[str, Any]](uri) as client:
         for name in client[database].list_collection_names():
             for document in client[database][name].find():
-                data = document.get("data")
-                if name == "payload_chunks" and "key_id" not in document and data:
-                    document = {**document, "data": _inflated(bytes(data))}  # noqa: PLW2901
-                yield name, bson.encode(document)
+                packed = _COMPRESSED.get(name, ())
+                bodies = [bytes(document[each]) for each in packed if document.get(each)]
+                yield name, b"".join([bson.encode(document), *map(_inflated, bodies)])
 
 
 def _inflated(data: bytes) -> bytes:
     try:
-        return zlib.decompress(data)
-    except zlib.error:  # a node: ids
+        return decompressed(data)
+    except zlib.error:  # a node: ids; or encrypted
         return data
 
 
