@@ -5,7 +5,7 @@ The runs are inserted as documents, without their workflows: what is measured is
 
 import gc
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -79,15 +79,7 @@ async def measure_retention(bench: Bench) -> Sequence[Figure]:
 
 async def _details(store: MongoStepStore, count: int) -> list[Figure]:
     policy = RetentionPolicy(details_days=30, snapshots=1, originals=False)
-    stopped: list[Retained] = []
-
-    def stop(so_far: Retained) -> None:
-        stopped.append(so_far)
-        if so_far.detailed >= count // 2:
-            raise _StopError
-
-    with suppress(_StopError):
-        await _retain(store, policy, stop)
+    stopped = await _stopped(store, policy, lambda so_far: so_far.detailed >= count // 2)
     first = stopped[-1].detailed
     seconds, rest, memory = await _timed(store, policy)
     again = await _retain(store, policy, _nothing)
@@ -112,15 +104,7 @@ async def _details(store: MongoStepStore, count: int) -> list[Figure]:
 
 async def _whole(store: MongoStepStore, count: int) -> list[Figure]:
     policy = RetentionPolicy(runs_days=40)
-    stopped: list[Retained] = []
-
-    def stop(so_far: Retained) -> None:
-        stopped.append(so_far)
-        if so_far.runs >= count // 2:
-            raise _StopError
-
-    with suppress(_StopError):
-        await _retain(store, policy, stop)
+    stopped = await _stopped(store, policy, lambda so_far: so_far.runs >= count // 2)
     first = stopped[-1].runs
     seconds, rest, memory = await _timed(store, policy)
     again = await _retain(store, policy, _nothing)
@@ -141,6 +125,22 @@ async def _whole(store: MongoStepStore, count: int) -> list[Figure]:
         ),
         _growth("the same", memory),
     ]
+
+
+async def _stopped(
+    store: MongoStepStore, policy: RetentionPolicy, is_enough: Callable[[Retained], bool]
+) -> list[Retained]:
+    """What was done after each page, until that was enough."""
+    pages: list[Retained] = []
+
+    def stop(so_far: Retained) -> None:
+        pages.append(so_far)
+        if is_enough(so_far):
+            raise _StopError
+
+    with suppress(_StopError):
+        await _retain(store, policy, stop)
+    return pages
 
 
 def _growth(what: str, memory: Sequence[float]) -> Figure:
