@@ -34,6 +34,22 @@ def variables_of(settings: Settings) -> dict[str, str]:
     }
 
 
+async def perdure_run(
+    environment: Mapping[str, str], prompt: str, run_id: str
+) -> subprocess.CompletedProcess[str]:
+    """What `perdure run script` did, which waits for the run's end."""
+    return await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "cli.main", "run", "script", prompt, "--run-id", run_id],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=90,
+    )
+
+
 class ProductionWorker:
     """Started when it is entered, and killed at the end.
 

@@ -1,17 +1,14 @@
 """What a worker in production exports and logs holds no known secret, with content in it or not."""
 
-import asyncio
 import base64
 import json
-import subprocess
-import sys
 from uuid import uuid4
 
 import pytest
 
 from settings import Settings
 from tests.helpers.collector import Collector
-from tests.helpers.production_worker import ROOT, ProductionWorker, variables_of
+from tests.helpers.production_worker import ProductionWorker, perdure_run, variables_of
 from tests.helpers.script import script
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
@@ -53,16 +50,7 @@ async def test_a_known_secret_is_in_no_span_and_no_log_whether_they_hold_content
     run_id = f"run-{uuid4().hex}"
     steps = script([[("echo", told)], [("fail", told)]], final=secret)
     with collector, ProductionWorker(environment) as worker:
-        done = await asyncio.to_thread(
-            subprocess.run,
-            [sys.executable, "-m", "cli.main", "run", "script", steps, "--run-id", run_id],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=90,
-        )
+        done = await perdure_run(environment, steps, run_id)
         assert "failed" in done.stderr, done.stderr
         assert await worker.stop() == 0
     sent = b"".join(collector.bodies)

@@ -4,8 +4,6 @@ import asyncio
 import json
 import re
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
 from datetime import timedelta
@@ -31,7 +29,7 @@ from telemetry.providers import begin_telemetry
 from tests.helpers.collector import Collector, TakenSpan
 from tests.helpers.eventually import eventually
 from tests.helpers.planting import PlantWorkflow
-from tests.helpers.production_worker import ROOT, ProductionWorker, variables_of
+from tests.helpers.production_worker import ProductionWorker, perdure_run, variables_of
 from tests.helpers.script import echo_steps, script
 from tests.helpers.user_agents import SCRIPT_IN_PRODUCTION
 from tests.helpers.workers import count_scheduled_activities, replay
@@ -101,16 +99,7 @@ async def test_one_trace_leads_from_the_submitter_to_mongodb_and_holds_no_conten
     run_id = f"run-{uuid4().hex}"
     steps = script([[("echo", {"text": CONTENT})], [("fail", {"text": CONTENT})]], final=CONTENT)
     with ProductionWorker(environment) as worker:
-        done = await asyncio.to_thread(
-            subprocess.run,
-            [sys.executable, "-m", "cli.main", "run", "script", steps, "--run-id", run_id],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=90,
-        )
+        done = await perdure_run(environment, steps, run_id)
         assert "failed" in done.stderr, done.stderr  # `fail` raises what would be content
         assert await worker.stop() == 0
     submitted = [span for span in collector.spans if span.name == "StartWorkflow:agent_run"]
