@@ -1,11 +1,12 @@
 """Commits in the order in which they reach a store, with all that can go wrong on their way."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from stores.commits import Commit
+from stores.commits import Commit, CommitResult
 from stores.operations import AppendEvent, FinishToolEffect, Operation
 from tests.stores.paths import STEP_KINDS, Delivery, Path, StartedEffect, Step
 from tests.stores.writer import START, at
@@ -26,6 +27,10 @@ TASK = st.tuples(
 OUTSIDE = ["keyed", "unkeyed", "clashing", "own run", "resolved", "resolved", "resolved"]
 
 
+WRITTEN = {"apply", "supersede", "adopt"}
+"""Verdicts on commits of which something is in the store afterwards."""
+
+
 class Story:
     """What was sent to the store, and the path that survived."""
 
@@ -42,12 +47,28 @@ class Story:
         """One line for each delivery, as hypothesis shows it."""
         return "\n".join(["sent:", *map(str, self.sent), "plain:", *map(str, self.plain())])
 
-    def plain(self) -> list[Delivery]:
-        """The surviving commits, and what came from outside, in order."""
+    def plain(self, answers: Sequence[CommitResult] = ()) -> list[Delivery]:
+        """The surviving commits, and what came from outside, in order.
+
+        Args:
+            answers: what the store said to each delivery. A commit that it held already when the
+                reported delivery came was written with an earlier one, and stands in its place.
+        """
         starts = self.path.started_effects()
         asides = [each for each in self.asides if each[1].of_effect in {None, *starts}]
-        entries = sorted([*self.path.held, *asides], key=lambda entry: entry[0])
+        held = [(self._written(index, answers), each) for index, each in self.path.held]
+        entries = sorted([*held, *asides], key=lambda entry: entry[0])
         return [delivery for _, delivery in entries]
+
+    def _written(self, index: int, answers: Sequence[CommitResult]) -> int:
+        """Which delivery wrote what this one brought: suppressed is only what wrote the head."""
+        if not answers or answers[index].verdict != "suppress":
+            return index
+        return max(
+            each
+            for each in range(index)
+            if answers[each].verdict in WRITTEN and self.sent[each].commit.position is not None
+        )
 
 
 class Narrator:
@@ -249,6 +270,27 @@ def _event(run_id: str, *, key: str, sequence: int | None, step: int = 0) -> App
     return AppendEvent(
         run_id=run_id, sequence=sequence, key=key, event="model_request_failed", step_index=step
     )
+
+
+def decided_before_a_repeat() -> Story:
+    """A call is settled; somebody decides on it, too; the settlement comes again, as a fallback.
+
+    What stands is what was said first, and a repeat is not said later.
+    """
+    story = Story()
+    path = story.path
+    begun = path.commit([Step("start", 0, 0), Step("finish", 0, 1)])
+    settled = path.commit([Step("settle", 0, 0)])
+    position = settled.commit.position
+    assert position is not None
+    regular = replace(settled.commit, position=replace(position, branch_time=at(7)))
+    path.held += [(0, begun), (3, replace(settled, commit=regular))]
+    (effect,) = path.started_effects()
+    commit = Commit(operations=(_resolution(effect, 2),), now=START, branch="outside")
+    decided = Delivery(commit=commit, calls=(None,), of_effect=effect)
+    story.asides.append((2, decided))
+    story.sent += [begun, settled, decided, path.held[-1][1]]
+    return story
 
 
 @st.composite

@@ -38,6 +38,20 @@ class OutsideConformance(StepStoreTests):
         assert await effect_of(store) == ("resolved", "seen by hand")
         assert await store.list_unresolved_tool_effects() == []
 
+    async def test_a_settlement_that_comes_again_was_said_before_a_resolution(
+        self, store: StepStore
+    ) -> None:
+        execution, script = await started(store)
+        unknown: FinishToolEffect = script.finished(1, status="unknown")
+        await store.commit(execution.commit(script.started(1), unknown))
+        settled = execution.commit(script.finished(1, status="resolved", ordinal=1))
+        await store.commit(settled)
+        await store.commit(resolution(script, now=9))
+        (held,) = await store.list_tool_effects(run_id="run-1")
+        assert (held.commit_number, held.effect_summary) == (execution.number, None)
+        assert (await store.commit(settled)).verdict == "suppress"
+        assert await store.list_tool_effects(run_id="run-1") == [held]
+
     async def test_a_resolution_goes_with_the_call_that_it_is_about(self, store: StepStore) -> None:
         _, script = await started(store)
         execution = Execution(number=1)

@@ -15,7 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import HealthCheck, event, example, given, settings
 
 from stores.commits import Commit, CommitResult
 from stores.errors import IdempotencyConflictError
@@ -24,7 +24,7 @@ from stores.mongo.steps import MongoStepStore
 from stores.operations import RegisterRun
 from stores.protocols import StepStore
 from stores.records import RunBranch
-from tests.stores.deliveries import Story, stories
+from tests.stores.deliveries import WRITTEN, Story, decided_before_a_repeat, stories
 from tests.stores.paths import RUNS, Delivery
 from tests.stores.writer import at, text_of
 
@@ -68,7 +68,7 @@ def first_times(
     """When each thing was first written that a store may since have been told again."""
     times: dict[Hashable, datetime] = {}
     for index, (delivery, answer) in enumerate(zip(sent, answers, strict=True)):
-        if answer.verdict in {"apply", "supersede", "adopt"}:
+        if answer.verdict in WRITTEN:
             refused = {each.index for each in answer.refused()}
             for place, identity in enumerate(delivery.identities()):
                 if place not in refused:
@@ -112,7 +112,7 @@ async def check(story: Story) -> list[CommitResult]:
     store, plain = InMemoryStepStore(), InMemoryStepStore()
     answers = await deliver([store], story.sent)
     times = first_times(story.sent, answers)
-    expected = [await plain.commit(timed(each, times)) for each in story.plain()]
+    expected = [await plain.commit(timed(each, times)) for each in story.plain(answers)]
     assert {each.verdict for each in expected} <= {"apply", "adopt"}
     for run_id in ALL_RUNS:
         held, wanted = await read(store, run_id), await read(plain, run_id)
@@ -146,6 +146,7 @@ def test_any_order_leaves_what_the_plain_sequence_leaves() -> None:
     seen: Counter[str] = Counter()
 
     @given(stories())
+    @example(decided_before_a_repeat())
     @settings(NO_DATABASE, max_examples=INTERLEAVINGS)
     def run(story: Story) -> None:
         count(seen, story, asyncio.run(check(story)))
@@ -194,6 +195,7 @@ def test_mongodb_answers_and_holds_the_same_as_memory(
     with asyncio.Runner() as runner:
 
         @given(stories())
+        @example(decided_before_a_repeat())
         @settings(NO_DATABASE, max_examples=max(INTERLEAVINGS // 5, 1))
         def run(story: Story) -> None:
             count(seen, story, runner.run(compare(story)))
