@@ -74,6 +74,21 @@ class AlreadyContinuedError(StoreError):
         )
 
 
+class OriginRemovedError(StoreError):
+    """The run that this one begins with is being removed, or has been since it was read."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        super().__init__(run_id)
+
+    def __str__(self) -> str:
+        """What was tried, on which id, what was found, what to do."""
+        return (
+            f"nothing can be continued or forked from run {self.run_id!r} any more: retention or "
+            "an erasure removes it as a whole. Begin a new run"
+        )
+
+
 class UnresolvedEffectsError(StoreError):
     """A history would go on past tool calls of which nobody knows whether they happened."""
 

@@ -55,6 +55,11 @@ class RegisterRun(RunOperation):
         """The run id is the key."""
         return self.run_id
 
+    @property
+    def origins(self) -> list[str]:
+        """The runs that it begins with."""
+        return [each for each in (self.continued_from, self.forked_from) if each is not None]
+
 
 class EventContext(BaseModel):
     """Lineage of an event when it is not simply that of its run."""

@@ -21,6 +21,7 @@ from stores.effects import (
 from stores.errors import (
     AlreadyContinuedError,
     IdempotencyConflictError,
+    OriginRemovedError,
     RunIdTakenError,
     StoreError,
 )
@@ -69,6 +70,8 @@ class Existing:
     `superseded_*`: rows of the commit's branch that may be taken back, oldest first. `sequences`:
     the highest of each run that has an operation without one and any row. `continuations`: by the
     run that a registration continues, the live run of this workspace that continues it already.
+    `departed`: runs that a registration begins with, and that are being removed, or are gone since
+    its history was read.
     """
 
     runs: dict[str, RunRow] = field(default_factory=dict[str, RunRow])
@@ -83,14 +86,15 @@ class Existing:
     superseded_effects: list[EffectRow] = field(default_factory=list[EffectRow])
     sequences: dict[str, int] = field(default_factory=dict[str, int])
     continuations: dict[str, str] = field(default_factory=dict[str, str])
+    departed: set[str] = field(default_factory=set[str])
 
 
 @dataclass(kw_only=True)
 class CommitPlan:
     """What a store has to write: rows with a `row_id` replace the stored ones, others are new.
 
-    `claimed`: the runs that are continued from this commit on. A store whose transactions run side
-    by side has to make two that claim one run meet.
+    `claimed`: the runs that others begin with from this commit on. A store whose transactions run
+    side by side has to make two that claim one run meet, and one that claims what is removed.
     """
 
     outcomes: list[OperationOutcome] = field(default_factory=list[OperationOutcome])
@@ -209,16 +213,21 @@ class CommitPlanner:
         return "superseding"
 
     def _claim(self, operation: RegisterRun) -> bool:
-        """Take the run that this one continues, unless another one has."""
+        """Take the runs that this one begins with; one that it continues unless another one has."""
+        error: StoreError | None = None
+        origins = operation.origins
+        for origin in origins:
+            if origin in self._existing.departed:
+                error = OriginRemovedError(origin)
         source = operation.continued_from
-        if source is None:
-            return True
-        winner = self._existing.continuations.setdefault(source, operation.run_id)
-        if winner != operation.run_id:
-            error = AlreadyContinuedError(source, winner)
+        if source is not None and error is None:
+            winner = self._existing.continuations.setdefault(source, operation.run_id)
+            if winner != operation.run_id:
+                error = AlreadyContinuedError(source, winner)
+        if error is not None:
             self._refused_runs.setdefault(operation.run_id, error)
             return False
-        self._plan.claimed.append(source)
+        self._plan.claimed += origins
         return True
 
     def _new_run(self, operation: RegisterRun) -> RunRow:

@@ -29,8 +29,17 @@ async def bury_heads(
     conversation_ids: Sequence[str],
     *,
     now: datetime,
+    unchanged_since: int | None = None,
 ) -> int:
-    """Bury those of these that have a head, and let searches pass over them; how many have one."""
+    """Bury those of these that have a head, and let searches pass over them; how many have one.
+
+    Args:
+        connection: the store's.
+        workspace_id: of the conversations.
+        conversation_ids: theirs.
+        now: of the burial.
+        unchanged_since: in microseconds; a head that was changed then or later is left alone.
+    """
     heads = connection.database["conversations"]
 
     async def bury(session: AsyncClientSession, some: Sequence[str]) -> int:
@@ -39,6 +48,8 @@ async def bury_heads(
             "workspace_id": workspace_id,
             "conversation_id": {"$in": list(some)},
         }
+        if unchanged_since is not None:
+            query["updated_at"] = {"$lt": unchanged_since}
         found = [
             buried(record_of(ConversationRecord, each), now)
             async for each in heads.find(query, session=session)

@@ -15,7 +15,8 @@ _RUNS_AT_ONCE = 500
 
 _MOST_REMEMBERED = 10_000
 
-_ORIGINS = ("continued_from", "forked_from")
+ORIGINS = ("continued_from", "forked_from")
+"""Fields of a run that name the one with which it began."""
 
 _SHOWN = {"conversation_id": 1, "parent_run_id": 1}
 
@@ -66,7 +67,8 @@ class Departing:
         self._kept, self.unresolved = set(), set()
         units = {Unit.of(each) for each in page}
         named = {each.conversation_id for each in units} - {"", *self._staying}
-        old = sorted(named - await self._alive(sorted(named)))
+        living = await alive(self._database, self._workspace_id, sorted(named), self._cutoff)
+        old = sorted(named - living)
         self._needed_by = {Unit(conversation_id=each): set() for each in old}
         lone = [each.run_id for each in units if each.run_id]
         # One that went with another run since the page was read is no unit any more.
@@ -91,30 +93,6 @@ class Departing:
             gone.update(layer)
             left = {each: by for each, by in left.items() if each not in gone}
         return layers
-
-    # Conversations
-
-    async def _alive(self, conversations: Sequence[str]) -> set[str]:
-        """Those with a young run or head, or that owe answers, or of which forks hold turns."""
-        mine: Document = {"workspace_id": self._workspace_id}
-        named = {"$in": list(conversations)}
-        running = [{"ended_at": {"$exists": False}}, {"ended_at": {"$gte": self._cutoff}}]
-        young: Document = {
-            **mine,
-            "_id": {"$in": [conversation_key(self._workspace_id, each) for each in conversations]},
-            "conversation_id": named,
-            "state": {"$ne": "deleted"},
-            "updated_at": {"$gte": self._cutoff},
-        }
-        due = {**mine, "conversation_id": named, "is_unfinished": True}
-        inherited = {**mine, "source_conversation_id": named}
-        going_on: Document = {**self._live, "conversation_id": named, "$or": running}
-        return {
-            *await self._database["runs"].distinct("conversation_id", going_on),
-            *await self._database["conversations"].distinct("conversation_id", young),
-            *await self._database["variants"].distinct("conversation_id", due),
-            *await self._database["turns"].distinct("source_conversation_id", inherited),
-        }
 
     # Runs
 
@@ -152,7 +130,7 @@ class Departing:
         for run_id in await self._database["tool_effects"].distinct("run_id", unresolved):
             self.unresolved.add(run_id)
             self._kept.add(owners[run_id])
-        for origin in _ORIGINS:
+        for origin in ORIGINS:
             found = self._database["runs"].find(
                 {**self._live, origin: ids}, {"conversation_id": 1, origin: 1}
             )
@@ -173,15 +151,46 @@ class Departing:
             if each.get("ended_at", self._cutoff) >= self._cutoff:
                 self._kept.add(owner)
             delegates[each["_id"]] = owner
-        for some in _portions(delegates, _RUNS_AT_ONCE):
-            await self._look_at_what_came(some)
+        for some in portions(list(delegates), _RUNS_AT_ONCE):
+            await self._look_at_what_came({each: delegates[each] for each in some})
 
     def _note(self, unit: Unit, needed_by: Unit) -> None:
         if needed_by != unit:
             self._needed_by[unit].add(needed_by)
 
 
-def _portions(owners: Mapping[str, Unit], size: int) -> Iterable[Mapping[str, Unit]]:
-    items = list(owners.items())
-    for start in range(0, len(items), size):
-        yield dict(items[start : start + size])
+async def alive(
+    database: Database, workspace_id: str, conversations: Sequence[str], cutoff: int
+) -> set[str]:
+    """Those with a young run or head, or that owe answers, or of which forks hold turns.
+
+    Args:
+        database: of the conversations.
+        workspace_id: theirs.
+        conversations: a few hundred ids.
+        cutoff: in microseconds; what was changed later is young.
+    """
+    mine: Document = {"workspace_id": workspace_id}
+    named = {"$in": list(conversations)}
+    running = [{"ended_at": {"$exists": False}}, {"ended_at": {"$gte": cutoff}}]
+    young: Document = {
+        **mine,
+        "_id": {"$in": [conversation_key(workspace_id, each) for each in conversations]},
+        "conversation_id": named,
+        "state": {"$ne": "deleted"},
+        "updated_at": {"$gte": cutoff},
+    }
+    due = {**mine, "conversation_id": named, "is_unfinished": True}
+    inherited = {**mine, "source_conversation_id": named}
+    going_on: Document = {**mine, "live": True, "conversation_id": named, "$or": running}
+    return {
+        *await database["runs"].distinct("conversation_id", going_on),
+        *await database["conversations"].distinct("conversation_id", young),
+        *await database["variants"].distinct("conversation_id", due),
+        *await database["turns"].distinct("source_conversation_id", inherited),
+    }
+
+
+def portions(items: Sequence[str], size: int) -> Iterable[Sequence[str]]:
+    """All of them in order, a few at a time."""
+    return (items[start : start + size] for start in range(0, len(items), size))

@@ -30,6 +30,9 @@ SERVER_TIME: Document = {"$multiply": [{"$toLong": "$$NOW"}, 1000]}
 """The server's clock in an update's pipeline, as microseconds since 1970. What a sweep compares is
 told by this one clock, whichever process writes."""
 
+DEPARTS = "departs_at"
+"""The field of a run that is about to be removed: nothing may begin with it any more."""
+
 MAX_PLAIN_RANGES = 100
 """More than that come from a history that was rewritten in many places, and would be read by no
 person; at 100,000 messages they would take 2.6 MB."""

@@ -19,6 +19,7 @@ from stores.media.protocols import ForgettingMediaStore, MediaStore
 from stores.mongo.access import GRANTS
 from stores.mongo.chunk_sweeping import ChunkSweeper
 from stores.mongo.chunks import MANIFESTS
+from stores.mongo.claiming import mark, release
 from stores.mongo.client import Database, MongoConnection
 from stores.mongo.conversation_documents import conversation_key
 from stores.mongo.documents import Document
@@ -77,6 +78,7 @@ class Eraser:
         self._workflow_of = workflow_of
         self._grace = grace
         self._key: Document = {}
+        self._claimed: list[str] = []
 
     @property
     def _database(self) -> Database:
@@ -118,7 +120,7 @@ class Eraser:
         """
         what = f"erase {erasure.kind} {erasure.conversation_id or self._workspace_id!r}"
         with store_errors(what, self._connection.where):
-            await self.check(erasure)
+            await self._claim(erasure)
             self._key = self._key_of(erasure)
             await self._note({"$setOnInsert": {"begun_at": microseconds(now)}})
             await self._forget_noted_media()
@@ -129,6 +131,26 @@ class Eraser:
             pending = await self._sweep()
             await self._note({"$set": {"finished_at": microseconds(now), "pending": pending}})
             return await self.receipt(erasure)
+
+    async def _claim(self, erasure: Erasure) -> None:
+        """Let nothing begin with its runs any more, and look whether something has."""
+        conversation_id = erasure.conversation_id
+        if conversation_id is not None and not erasure.keeps_inherited:
+            self._claimed = await self._runs_of(conversation_id)
+        await mark(self._database, self._workspace_id, self._claimed)
+        try:
+            await self.check(erasure)
+        except ConversationConflict:
+            await self._release()
+            raise
+
+    async def _release(self) -> None:
+        await release(self._database, self._workspace_id, self._claimed)
+
+    async def _runs_of(self, conversation_id: str) -> list[str]:
+        query = {"workspace_id": self._workspace_id, "conversation_id": conversation_id}
+        found = self._database["runs"].find({**query, "live": True}, {"_id": 1})
+        return [each["_id"] async for each in found]
 
     async def open_runs(self, erasure: Erasure) -> list[str]:
         """The runs of it that have not ended, as the store knows."""
@@ -180,12 +202,7 @@ class Eraser:
         source = {**of, "source_conversation_id": conversation_id}
         heirs = set(await self._database["turns"].distinct("conversation_id", source))
         runs = self._database["runs"]
-        own = [
-            each["_id"]
-            async for each in runs.find(
-                {**of, "conversation_id": conversation_id, "live": True}, {"_id": 1}
-            )
-        ]
+        own = await self._runs_of(conversation_id)
         for start in range(0, len(own), 500):
             for origin in ("continued_from", "forked_from"):
                 query: Document = {**of, origin: {"$in": own[start : start + 500]}, "live": True}
@@ -196,7 +213,11 @@ class Eraser:
     # Rows
 
     async def _before_runs(self, runs: Sequence[RunToRemove]) -> int:
-        count = await self._before(runs)
+        try:
+            count = await self._before(runs)
+        except Exception:
+            await self._release()  # what is left is whole
+            raise
         removed = [await self._remove_manifests(each.run_id) for each in runs]
         await self._count(Counter({MANIFESTS: sum(removed)}))
         return count

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from stores.histories import MessageLog, positions_in
 from stores.mongo.documents import (
+    DEPARTS,
     Document,
     effect_row,
     event_row,
@@ -111,6 +112,21 @@ class ExistingReader:
             run = run_row(document)
             existing.runs[run.record.run_id] = run
         await self._load_continuations(existing)
+        await self._load_departed(existing)
+
+    async def _load_departed(self, existing: Existing) -> None:
+        """A workflow has read the run that it names a snapshot of: if it is not there, it went."""
+        registrations = [each for each in self._operations if isinstance(each, RegisterRun)]
+        origins = sorted({origin for each in registrations for origin in each.origins})
+        if not origins:
+            return
+        query: Document = {"_id": {"$in": origins}}
+        query["workspace_id"] = self._transaction.workspace_id
+        found = {each["_id"]: each for each in await self._transaction.find("runs", query)}
+        existing.departed = {name for name, each in found.items() if DEPARTS in each}
+        if self._prepared.commit.position is not None:
+            read = (each for each in registrations if each.from_snapshot is not None)
+            existing.departed |= {o for each in read for o in each.origins if o not in found}
 
     async def _load_continuations(self, existing: Existing) -> None:
         for source in self._prepared.continued_run_ids:

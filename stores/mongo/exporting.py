@@ -14,7 +14,7 @@ from stores.media.addresses import uri_of_digest
 from stores.media.protocols import MediaStore
 from stores.mongo.client import Database, MongoConnection
 from stores.mongo.conversations import MongoConversations
-from stores.mongo.documents import Document, ranges_in
+from stores.mongo.documents import DEPARTS, Document, ranges_in
 from stores.redaction import Redaction
 
 ROWS = ("events", "snapshots", "tool_effects")
@@ -25,7 +25,9 @@ _PAGE = 200
 IMPORTED = "import_id"
 """Field of rows that came from a file: its digest."""
 
-_OWN = frozenset({"_id", "workspace_id", "live", "unindexed", "claim_count", "sweeps", IMPORTED})
+_OWN = frozenset(
+    {"_id", "workspace_id", "live", "unindexed", "claim_count", DEPARTS, "sweeps", IMPORTED}
+)
 """Fields that belong to the database and not to the run."""
 
 

@@ -97,6 +97,7 @@ class Remover:
         note_media: called with them before the messages go.
         forget_media: see `ForgetMedia`.
         told: hears of the counts since the last time, after each batch.
+        only: of the live runs that are named, those that match.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class Remover:
         note_media: ForgetMedia = nothing,
         forget_media: ForgetMedia = nothing,
         told: Told = told_to_nobody,
+        only: Document | None = None,
     ) -> None:
         self._connection = connection
         self._workspace_id = workspace_id
@@ -115,6 +117,7 @@ class Remover:
         self._note_media = note_media
         self._forget_media = forget_media
         self._told = told
+        self._only = only or {}
         self.counts: Counter[str] = Counter()
 
     @property
@@ -140,25 +143,24 @@ class Remover:
             runs = self._database["runs"]
             if await runs.find_one({**mine, "live": True}, {"_id": 1}) is None:
                 raise ConversationNotFoundError(conversation_id, "this workspace never had it")
-        kept: list[int] = []
-        kept_runs: list[str] = []
         if keeps_inherited:
-            kept = await self._inherited_positions(conversation_id)
-            kept_runs = await self._runs_at(mine, kept)
-        await self._remove_conversations([conversation_id], kept, kept_runs)
+            await self._remove_but_inherited(conversation_id)
+        else:
+            await self._remove_conversations([conversation_id])
 
-    async def conversations(self, conversation_ids: Sequence[str], *, now: datetime) -> None:
-        """Do that with many, in as many steps; what forks inherited stays.
-
-        For conversations that are known to the workspace.
-        """
-        await bury_heads(self._connection, self._workspace_id, conversation_ids, now=now)
+    async def buried_conversations(self, conversation_ids: Sequence[str]) -> None:
+        """Remove many whose heads are buried, in as many steps; what forks inherited stays."""
         source = {"$in": list(conversation_ids)}
         query: Document = {"workspace_id": self._workspace_id, "source_conversation_id": source}
         named = set(await self._database["turns"].distinct("source_conversation_id", query))
         for each in sorted(named):
-            await self.conversation(each, now=now, keeps_inherited=True)
+            await self._remove_but_inherited(each)
         await self._remove_conversations([each for each in conversation_ids if each not in named])
+
+    async def _remove_but_inherited(self, conversation_id: str) -> None:
+        mine: Document = conversation_key(self._workspace_id, conversation_id)
+        kept = await self._inherited_positions(conversation_id)
+        await self._remove_conversations([conversation_id], kept, await self._runs_at(mine, kept))
 
     async def _remove_conversations(
         self,
@@ -197,7 +199,8 @@ class Remover:
             if query.get("live", is_live) != is_live:
                 continue
             batch: list[RunToRemove] = []
-            async for document in self._database["runs"].find({**query, "live": is_live}, _SHOWN):
+            matching = {**query, **(self._only if is_live else {}), "live": is_live}
+            async for document in self._database["runs"].find(matching, _SHOWN):
                 batch.append(_run(document))
                 if len(batch) == _BATCH:
                     await self._remove_family(batch, going)

@@ -11,14 +11,15 @@ from datetime import datetime, timedelta
 from pymongo.asynchronous.client_session import AsyncClientSession
 
 from stores.errors import StoreUnavailableError
+from stores.mongo.claiming import Claimer
 from stores.mongo.client import Database, MongoConnection
 from stores.mongo.departing import Departing, Unit
-from stores.mongo.documents import SERVER_TIME, Document, snapshot_row
+from stores.mongo.documents import DEPARTS, SERVER_TIME, Document, snapshot_row
 from stores.mongo.failures import store_errors
 from stores.mongo.reindexing import reindex_conversation
 from stores.mongo.removing import Remover, delete_of_runs
 from stores.mongo.search_indexer import SearchIndexer
-from stores.mongo.search_log import outdated_logs
+from stores.mongo.search_log import note_outdated, outdated_logs
 from stores.mongo.streaming import STREAMS
 from stores.mongo.transactions import run_transaction
 from stores.paging import microseconds
@@ -229,6 +230,7 @@ class Retainer:
         while before != self._done.runs and not (self._done.is_dry and before >= 0):
             before = self._done.runs
             departing = Departing(self._database, self._workspace_id, cutoff)
+            claimer = Claimer(self._connection, self._workspace_id, cutoff)
             async for page in self._ended(cutoff, at_once=UNITS_AT_ONCE):
                 layers = await departing.layers(page)
                 self._add(unresolved=len(departing.unresolved))
@@ -236,7 +238,7 @@ class Retainer:
                     await self._count_runs(layers[:1])
                     continue
                 for layer in layers:
-                    await self._remove_layer(layer, now)
+                    await self._remove_layer(await claimer.claim(layer, now=now))
         if not self._done.is_dry:
             for each in await outdated_logs(self._database, self._workspace_id):
                 await reindex_conversation(self._database, self._indexer, self._workspace_id, each)
@@ -250,9 +252,10 @@ class Retainer:
             lone = len(layer) - len(conversations)
             self._add(runs=count + lone, conversations=len(conversations))
 
-    async def _remove_layer(self, layer: Sequence[Unit], now: datetime) -> None:
+    async def _remove_layer(self, layer: Sequence[Unit]) -> None:
+        """What is claimed; a run that has come into a conversation since stays."""
         own: Document = {"workspace_id": self._workspace_id, "live": True}
-        remover = Remover(self._connection, self._workspace_id)
+        remover = Remover(self._connection, self._workspace_id, only={DEPARTS: {"$exists": True}})
         lone = [each.run_id for each in layer if each.run_id]
         if lone:
             await remover.runs({**own, "_id": {"$in": lone}})
@@ -261,5 +264,7 @@ class Retainer:
         query = {**own, "conversation_id": {"$in": named}}
         left = await self._database["runs"].distinct("conversation_id", query) if named else []
         if left:
-            await remover.conversations(left, now=now)
+            await remover.buried_conversations(left)
+            for each in await self._database["runs"].distinct("conversation_id", query):
+                await note_outdated(self._database, self._workspace_id, each)
         self._add(runs=remover.counts["runs"], conversations=len(left))

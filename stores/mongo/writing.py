@@ -75,7 +75,7 @@ class PlanWriter:
         ]
 
     async def _touch(self, claimed: Sequence[str]) -> None:
-        """Make two transactions that continue one run conflict: neither sees the other's run."""
+        """Let two that continue one run conflict, and one that begins with it with a removal."""
         for run_id in claimed:
             await self._database["runs"].update_one(
                 {"_id": run_id}, {"$inc": {"claim_count": 1}}, session=self._session
