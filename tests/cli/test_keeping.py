@@ -4,19 +4,25 @@ import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from pymongo import MongoClient
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.service import RPCError, RPCStatusCode
 
 from client import connect
 from settings import Settings
 from stores.conversation_records import ConversationSpec
 from stores.mongo.steps import MongoStepStore
 from tests.cli.test_commands import NOWHERE, Perdure
+from tests.helpers.eventually import eventually
+from tests.helpers.script import make_agent, script
+from tests.helpers.workers import running_worker
 from tests.stores.retained import plan, write
 from tests.stores.writer import at
 from workflows.agent_run import AgentRunWorkflow
@@ -158,6 +164,52 @@ def test_an_open_run_is_not_erased_and_nothing_of_it_is_touched(stage: Stage) ->
     assert run_id in stage.runs("tenant")
     assert stage.database["events"].count_documents({"run_id": run_id})
     asyncio.run(terminate(stage.settings, run_id))
+
+
+@pytest.mark.timeout(300)
+async def test_an_open_run_is_cancelled_first_when_that_is_asked_for(
+    stage: Stage, task_queue: str, tmp_path: Path
+) -> None:
+    run_id, begun = f"waits-{uuid4().hex}", tmp_path / "begun"
+    waits = script([[("wait_for", {"path": str(tmp_path / "never"), "marker": str(begun)})]])
+    settings = stage.settings
+    client = await connect(settings)
+    store = MongoStepStore(db_url=settings.mongodb_uri, database=settings.mongodb_database)
+    async with running_worker(client, store, [make_agent("script")], task_queue):
+        handle = await client.start_workflow(
+            AgentRunWorkflow.run,
+            AgentRunInput(agent="script", prompt=waits, conversation_id="waits"),
+            id=run_id,
+            task_queue=task_queue,
+        )
+        await eventually(begun.exists)
+        refused = await asyncio.to_thread(stage.perdure, "erase", "waits", "--delete")
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert f"still open in Temporal: '{run_id}'" in refused.stderr.replace('"', "'")
+        assert (await handle.describe()).status is WorkflowExecutionStatus.RUNNING
+        run = await store.get_run(run_id=run_id)
+        assert run is not None
+        assert run.state == "running"
+
+        done = await asyncio.to_thread(stage.perdure, "erase", "waits", "--delete", "--cancel")
+    assert done.returncode == 0, done.stderr
+    assert "erased conversation waits" in done.stdout
+    assert "  runs: 1\n" in done.stdout
+    assert "  executions: 1\n" in done.stdout
+    assert await store.get_run(run_id=run_id) is None
+    await store.aclose()
+    assert stage.database["events"].count_documents({"run_id": run_id}) == 0
+    await eventually(partial(is_gone, client, run_id), within=timedelta(minutes=3))
+
+
+async def is_gone(client: Client, run_id: str) -> bool:
+    """Whether Temporal has deleted what it was asked to, which it does by and by."""
+    try:
+        described = await client.get_workflow_handle(run_id).describe()
+    except RPCError as error:
+        return error.status is RPCStatusCode.NOT_FOUND
+    assert described.status is WorkflowExecutionStatus.CANCELED
+    return False
 
 
 async def start(settings: Settings, run_id: str) -> None:

@@ -11,7 +11,8 @@ from uuid import uuid4
 import bson
 import pytest
 import pytest_asyncio
-from pydantic_ai import Agent
+from pydantic_ai import Agent, BinaryContent
+from pydantic_ai.messages import UserContent
 from pymongo import MongoClient
 from temporalio.client import Client
 
@@ -72,7 +73,9 @@ class Place:
         given: dict[str, Any] = {"cancels": False, "is_dry": False, "grace": timedelta(0)}
         return await erased(self.settings, "default", erasure, **{**given, **options})
 
-    async def run(self, conversation_id: str, prompt: str, **given: Any) -> str:
+    async def run(
+        self, conversation_id: str, prompt: str | Sequence[UserContent], **given: Any
+    ) -> str:
         run_id = f"run-{uuid4().hex}"
         request = AgentRunInput(
             agent="script", prompt=prompt, conversation_id=conversation_id, stream=True, **given
@@ -98,12 +101,19 @@ class Place:
         runs = [
             await self.run(conversation_id, calls, metadata={"note": word}),
             await self.run(conversation_id, script([], f"{word} {conversation_id * 9000}")),
+            await self.run(conversation_id, [f"Look at {word}.", file_named(word)]),
             await self.run(conversation_id, script([[("pay", {"path": f"/no/such/{word}"})]])),
         ]
         for each in runs:
             handle = self.client.get_workflow_handle(each)
             await eventually(partial(_is_closed, handle))
         return runs
+
+
+def file_named(word: str) -> BinaryContent:
+    """A file that has it in its name, and is too large for a message."""
+    data = word.encode() * 2000
+    return BinaryContent(data, media_type="application/pdf", identifier=f"{word}.pdf")
 
 
 async def _are_gone(place: Place, word: str) -> bool:
@@ -181,6 +191,7 @@ async def test_nothing_is_left_of_a_conversation_and_another_one_is_as_it_was(
     after = place.documents()
     changed = {name for name, key in after if before.get((name, key)) != after[name, key]}
     assert changed <= NOT_OF_ONE | {"conversations"}
+    assert [key for key in after if others.encode() in after[key] != before.get(key)] == []
     gone = {(name, key): before[name, key] for name, key in before if (name, key) not in after}
     assert [each for each in gone.values() if others.encode() in each] == []
     rows: list[dict[str, Any]] = [
@@ -195,9 +206,9 @@ async def test_nothing_is_left_of_a_conversation_and_another_one_is_as_it_was(
     assert await access.list_grants("ann") == grants[1:]
     assert word not in repr(receipt)
     assert receipt.pending == {}
-    assert receipt.counts["runs"] == 4
-    assert receipt.counts["executions"] == 5
-    assert receipt.counts["media" if place.media is None else "media_files"] == 2
+    assert receipt.counts["runs"] == 5
+    assert receipt.counts["executions"] == 6
+    assert receipt.counts["media" if place.media is None else "media_files"] == 3
     assert (await place.erase(Erasure(conversation_id=mine))).counts == receipt.counts
     assert await place.store.conversations.find(other) is not None
     assert set(place.places(others)) >= {"messages", "turns", "payload_chunks", "tool_effects"}
@@ -247,7 +258,7 @@ async def test_an_erasure_that_was_cut_off_goes_on_where_it_was(place: Place) ->
     assert receipt.finished_at is None
 
     done = await place.erase(erasure)
-    assert (done.begun_at, done.counts["runs"]) == (receipt.begun_at, 4)
+    assert (done.begun_at, done.counts["runs"]) == (receipt.begun_at, 5)
     assert place.places(word) == []
     await eventually(lambda: _are_gone(place, word), within=timedelta(minutes=3))
 
@@ -268,7 +279,7 @@ async def test_a_workspace_goes_with_everything_and_a_fork_keeps_a_conversation(
     kept = await place.erase(
         Erasure(conversation_id=conversation, keeps_inherited=True), cancels=True
     )
-    assert kept.counts["runs"] == 3
+    assert kept.counts["runs"] == 4
     (turn,) = await place.store.conversations.list_turns("fork")
     assert turn.record.prompt == f"My word is {word}."
 

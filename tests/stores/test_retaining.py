@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from stores.conversation_records import ConversationSpec
 from stores.errors import StoreConfigurationError
+from stores.mongo import retaining
+from stores.mongo.removing import delete_of_runs
 from stores.mongo.steps import MongoStepStore
 from stores.ranges import union
 from stores.retention_policies import (
@@ -204,6 +206,34 @@ async def test_details_go_with_a_mark_and_what_was_said_stays(store: MongoStepSt
     assert await store.list_events(run_id=run_id) == []
     assert len(await store.list_snapshots(run_id=run_id)) == 1
     assert done.rows > 5
+
+
+@pytest.mark.integration
+async def test_details_go_in_one_step_with_the_mark_or_not_at_all(
+    store: MongoStepStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run_id,) = await write(store, [plan(conversation="a")], uuid4().hex[:8])
+    before = await seen(store, run_id)
+    deleted: list[str] = []
+
+    async def cut_off(database: Any, collection: str, *args: Any, **options: Any) -> int:
+        if deleted:
+            raise _StopError
+        deleted.append(collection)
+        return await delete_of_runs(database, collection, *args, **options)
+
+    policy = RetentionPolicy(details_days=30)
+    with monkeypatch.context() as patched:
+        patched.setattr(retaining, "delete_of_runs", cut_off)
+        with pytest.raises(_StopError):
+            await retain(store, policy)
+    assert deleted == ["events"]
+    assert await seen(store, run_id) == before
+
+    assert (await retain(store, policy)).detailed == 1
+    after = await seen(store, run_id)
+    assert (after["events"], after["effects"]) == ([], [])
+    assert after["run"].details_pruned_at == NOW
 
 
 @pytest.mark.integration
