@@ -1,22 +1,24 @@
 """Retention as a workflow does it, and as its commands are refused."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from temporalio.client import Client
+from temporalio.client import Client, ScheduleActionExecutionStartWorkflow
 
 from cli.failures import WrongUsageError
 from cli.retention import SCHEDULE, apply_command, plan_command
 from retaining import temporal_keeps
 from stores.mongo.steps import MongoStepStore
+from tests.helpers.eventually import eventually
 from tests.helpers.script import make_agent
 from tests.helpers.workers import running_worker
 from tests.stores.records import event, run_record
 from workflows.retention import RetentionInput, RetentionWorkflow
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 OLD = datetime.now(UTC) - timedelta(days=400)
 
@@ -47,6 +49,39 @@ async def test_a_worker_applies_the_policies_of_its_settings(
     assert await mongo.for_workspace("short").list_runs() == []
     assert len(await mongo.for_workspace("kept").list_runs()) == 1
     assert await temporal_keeps(temporal) >= timedelta(hours=1)
+
+
+async def test_a_schedule_has_a_worker_apply_them(
+    temporal: Client,
+    temporal_address: str,
+    mongo: MongoStepStore,
+    task_queue: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PERDURE_TEMPORAL_ADDRESS", temporal_address)
+    monkeypatch.setenv("PERDURE_TASK_QUEUE", task_queue)
+    monkeypatch.setenv("PERDURE_DATA_DIR", str(tmp_path))
+    run_id = f"old-{uuid4().hex}"
+    await mongo.register_run(run_record(run_id, started_at=OLD, registration_id=run_id))
+    await mongo.append_event(event(run_id=run_id, kind="run_completed", timestamp=OLD))
+    await asyncio.to_thread(apply_command, schedule="1h")
+    try:
+        policies = '{"*": {"runs_days": 30}}'
+        async with running_worker(temporal, mongo, [make_agent()], task_queue, retention=policies):
+            await temporal.get_schedule_handle(SCHEDULE).trigger()
+
+            async def is_gone() -> bool:
+                return await mongo.get_run(run_id=run_id) is None
+
+            await eventually(is_gone, within=timedelta(seconds=60))
+            described = await temporal.get_schedule_handle(SCHEDULE).describe()
+            (started,) = described.info.recent_actions
+            assert isinstance(started.action, ScheduleActionExecutionStartWorkflow)
+            ended = temporal.get_workflow_handle(started.action.workflow_id)
+            assert (await ended.result())["counts"]["default"]["runs"] == 1
+    finally:
+        await asyncio.to_thread(apply_command, schedule="off")
 
 
 def test_a_schedule_is_made_changed_and_taken_away(

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,6 +15,7 @@ from cli.verification import RunVerification, Verifier
 from stores.faulty import Fault, FaultPlan, with_faults
 from stores.mongo.steps import MongoStepStore
 from stores.records import ContinuableSnapshot
+from stores.retention_policies import RetentionPolicy
 from tests.helpers.delegating import AGENTS as DELEGATING
 from tests.helpers.delegating import asking
 from tests.helpers.eventually import eventually
@@ -403,6 +404,31 @@ async def test_what_retention_took_and_what_was_annotated_is_no_difference(
     assert (await verified(verifier, handle.id)).verdict == "GAP"
     database["runs"].update_one({"_id": handle.id}, {"$set": {"details_pruned_at": 1}})
     assert (await verified(verifier, handle.id)).verdict == "EXACT"
+
+
+async def test_what_a_policy_took_is_no_difference_and_the_run_goes_on(
+    temporal: Client, mongo: MongoStepStore, task_queue: str, verifier: Verifier
+) -> None:
+    async with running_worker(temporal, mongo, AGENTS, task_queue):
+        handle = await start(temporal, task_queue, echo_steps(3))
+        await end(handle)
+        messages = (await mongo.list_snapshots(run_id=handle.id))[-1].messages
+        done = await mongo.retain(
+            RetentionPolicy(details_days=1, snapshots=1, originals=False),
+            temporal_keeps=timedelta(days=1),
+            now=datetime.now(UTC) + timedelta(days=30),
+            is_dry=False,
+        )
+        assert (done.detailed, done.rows > 0, done.snapshots > 0) == (1, True, True)
+        found = await verified(verifier, handle.id)
+        assert (found.verdict, told(found)) == ("EXACT", [])
+
+        request = AgentRunInput(agent="script", prompt=echo_steps(0), continue_from=handle.id)
+        after = await temporal.execute_workflow(
+            AgentRunWorkflow.run, request, id=f"on-{uuid4().hex}", task_queue=task_queue
+        )
+        (snapshot, *_) = await mongo.list_snapshots(run_id=after.run_id)
+        assert snapshot.messages[: len(messages)] == messages
 
 
 async def test_an_open_run_may_be_ahead_of_its_history_and_a_superseded_branch_is_no_difference(
