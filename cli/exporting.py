@@ -47,8 +47,14 @@ def export_command(
     if as_json:
         print_json({"file": str(to), "lines": counts})
         return
-    told = ", ".join(f"{count} {kind}" for kind, count in counts.items() if kind != "export")
+    told = ", ".join(
+        f"{count} {_plural(kind)}" for kind, count in counts.items() if kind != "export"
+    )
     print_text(f"wrote {to}: {told}")
+
+
+def _plural(kind: str) -> str:
+    return kind if kind.endswith("s") or kind == "media" else f"{kind}s"
 
 
 async def export(

@@ -128,7 +128,8 @@ async def _schedule(every: str) -> str:
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
-        return f"no schedule {SCHEDULE!r}"
+            return f"there was no schedule {SCHEDULE!r}"
+        return f"schedule {SCHEDULE!r} is taken away"
     wanted = Schedule(
         action=ScheduleActionStartWorkflow(
             names.RETENTION, RetentionInput(), id=SCHEDULE, task_queue=settings.task_queue

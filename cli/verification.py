@@ -149,8 +149,9 @@ class Verifier:
                 verdict=_verdict(comparison) if comparison.differences else "UNKNOWN",
                 basis="rows alone",
                 comparison=comparison,
-                why="Temporal has no history of it: the run was made outside a workflow, inside "
-                "another one or in an activity, or the history is gone after its retention time",
+                why="Temporal has no history of it: the run was imported, or made outside a "
+                "workflow, inside another one or in an activity, or the history is gone after its "
+                "retention time",
                 is_whole=False,
             )
         ]

@@ -125,6 +125,8 @@ def _loaded(path: Path, number: int, data: bytes) -> Line:
         line: Any = json.loads(data)
     except ValueError as error:
         problem = f"is cut or was changed: line {number} is no JSON"
+        if number == 1:
+            problem = "is no export of Perdure: its first line is no JSON"
         raise ExportFileError(path, problem) from error
     if not isinstance(line, dict) or not data.endswith(b"\n"):
         raise ExportFileError(path, f"is cut or was changed: line {number} is not whole")

@@ -101,7 +101,8 @@ class Eraser:
             or await self._database[ERASURES].find_one({"_id": self._key_of(erasure)}, {"_id": 1})
         )
         if not is_known:
-            raise ConversationNotFoundError(conversation_id, "this workspace never had it")
+            problem = await self._why_not(conversation_id)
+            raise ConversationNotFoundError(conversation_id, problem)
         heirs = [] if erasure.keeps_inherited else await self._heirs(conversation_id)
         if heirs:
             named = ", ".join(map(repr, heirs[:5])) + (" and others" if heirs[5:] else "")
@@ -131,6 +132,15 @@ class Eraser:
             pending = await self._sweep()
             await self._note({"$set": {"finished_at": microseconds(now), "pending": pending}})
             return await self.receipt(erasure)
+
+    async def _why_not(self, conversation_id: str) -> str:
+        query = {"_id": conversation_id, "workspace_id": self._workspace_id, "live": True}
+        run = await self._database["runs"].find_one(query, {"conversation_id": 1})
+        if run is None:
+            return "this workspace never had it"
+        if "conversation_id" in run:
+            return f"the run of this id is of conversation {run['conversation_id']!r}: name that"
+        return "the run of this id has no conversation: it goes with --whole-workspace"
 
     async def _claim(self, erasure: Erasure) -> None:
         """Let nothing begin with its runs any more, and look whether something has."""

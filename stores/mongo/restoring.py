@@ -111,7 +111,10 @@ class Restorer:
         taken = await runs.distinct("_id", {"_id": {"$in": list(self._runs.values())}})
         if taken:
             named = ", ".join(repr(each) for each in sorted(map(str, taken))[:5])
-            problem = f"runs of these ids are here: {named}; --as-new gives them others"
+            problem = (
+                f"this database has runs of these ids, in whichever workspace: {named}; --as-new "
+                "gives them others"
+            )
             raise ImportRefusedError(problem)
         if summary.conversation_id is not None:
             new = self._conversations[summary.conversation_id]

@@ -96,7 +96,7 @@ def test_an_export_is_imported_once_and_again_as_new(stage: Stage, tmp_path: Pat
 
     done = stage.perdure("import", str(file), "--workspace", "copies")
     assert done.returncode == 1
-    assert "runs of these ids are here: 'default-0'; --as-new gives them others" in done.stderr
+    assert "has runs of these ids, in whichever workspace: 'default-0'; --as-new" in done.stderr
     assert stage.runs("copies") == []
     document = stage.perdure.document("import", str(file), "--as-new", "--workspace", "copies")
     assert document["workspace_id"] == "copies"
@@ -130,13 +130,18 @@ def foreign(lines: list[str]) -> list[str]:
     return lines[1:]
 
 
+def other(lines: list[str]) -> list[str]:
+    return ["run,state", *lines[1:]]
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         (cut, "is cut: it ends without its last line"),
         (edited, "was changed: its digest is"),
         (newer, "has version 999, and this Perdure reads up to"),
-        (foreign, "is no export of Perdure"),
+        (foreign, "is no export of Perdure: its first line does not say so"),
+        (other, "is no export of Perdure: its first line is no JSON"),
     ],
 )
 def test_a_file_that_is_cut_edited_newer_or_foreign_is_refused(
@@ -242,9 +247,14 @@ def test_a_conversation_and_then_a_tenant_are_erased_with_a_receipt(stage: Stage
     assert document["kind"] == "workspace"
     assert stage.runs("tenant") == []
     assert "default-0" in stage.runs("default")
-    done = perdure("erase", "nobodys", "--delete")
-    assert (done.returncode, done.stdout) == (3, "")
-    assert "this workspace never had it" in done.stderr
+    for name, words in (
+        ("nobodys", "this workspace never had it"),
+        ("default-1", "the run of this id is of conversation 'b': name that"),
+        ("default-2", "the run of this id has no conversation: it goes with --whole-workspace"),
+    ):
+        done = perdure("erase", name, "--delete")
+        assert (done.returncode, done.stdout) == (3, "")
+        assert words in done.stderr
 
 
 def test_retention_is_planned_applied_and_then_finds_nothing(stage: Stage) -> None:
