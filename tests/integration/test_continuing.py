@@ -17,6 +17,7 @@ from temporalio.common import RetryPolicy
 from stores.continuing import find_continuation
 from stores.decisions import RESOLVED_BY, settle_tool_effect
 from stores.memory import InMemoryStepStore
+from stores.mongo.documents import DEPARTS
 from stores.mongo.steps import MongoStepStore
 from stores.protocols import StepStore
 from stores.records import ToolEffectResolution
@@ -389,6 +390,32 @@ async def test_one_of_two_that_continue_a_run_at_once_wins_and_the_other_is_told
     assert await store.get_run(run_id=lost[0].id) is None
     assert await store.list_events(run_id=lost[0].id) == []
     assert await store.list_tool_effects(run_id=lost[0].id) == []
+
+
+@pytest.mark.parametrize("origin", ["continue_from", "fork_from"])
+async def test_a_run_that_is_being_removed_is_no_beginning(
+    temporal: Client,
+    mongo: MongoStepStore,
+    mongodb_uri: str,
+    mongodb_database: str,
+    task_queue: str,
+    origin: str,
+) -> None:
+    async with running_worker(temporal, mongo, AGENTS, task_queue):
+        source, _ = await run(temporal, task_queue, prompt=echo_steps(1))
+        with MongoClient[dict[str, Any]](mongodb_uri) as client:
+            change = {"$set": {DEPARTS: 1}}
+            client[mongodb_database]["runs"].update_one({"_id": source.id}, change)
+        request = AgentRunInput.model_validate(
+            {"agent": "script", "prompt": echo_steps(1), origin: source.id}
+        )
+        handle = await start(temporal, task_queue, request)
+        error = await failure_of(handle)
+        await replay(handle, AGENTS)
+    assert error.type == "OriginRemovedError"
+    assert f"from run {source.id!r} any more" in error.message
+    assert await mongo.get_run(run_id=handle.id) is None
+    assert await mongo.list_events(run_id=handle.id) == []
 
 
 async def test_a_damaged_snapshot_is_named_with_another_one(

@@ -127,6 +127,7 @@ async def check(uri: str, database: str, plans: list[Plan], policy: RetentionPol
         ids = await write(store, plans, prefix)
         await found(store, plans, prefix, list(range(len(ids))))
         before = {each: await seen(store, each) for each in ids}
+        saved = {each: await store.list_snapshots(run_id=each) for each in ids}
         done = await retain(store, policy)
         await store.sweep(grace=timedelta(0), is_dry=False)
         left = [each for each, run_id in enumerate(ids) if await store.get_run(run_id=run_id)]
@@ -141,6 +142,10 @@ async def check(uri: str, database: str, plans: list[Plan], policy: RetentionPol
             now = await seen(store, run_id)
             for name in ("newest", "settled", "unresolved"):
                 assert now[name] == was[name], (run_id, name)
+            kept = await store.list_snapshots(run_id=run_id)
+            assert kept == [each for each in saved[run_id] if each in kept]
+            if policy.snapshots is None:
+                assert kept == saved[run_id]
             run = now["run"]
             for origin in (run.parent_run_id, run.continued_from, run.forked_from):
                 assert origin is None or await store.get_run(run_id=origin) is not None
