@@ -225,7 +225,7 @@ class Eraser:
     async def _before_runs(self, runs: Sequence[RunToRemove]) -> int:
         try:
             count = await self._before(runs)
-        except Exception:
+        except BaseException:  # Ctrl-C, too, while it waits for runs to end
             await self._release()  # what is left is whole
             raise
         removed = [await self._remove_manifests(each.run_id) for each in runs]
