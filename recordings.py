@@ -159,7 +159,10 @@ class Recordings:
         """
         paths = self.paths(name)
         if not paths:
-            message = f"{self.directory} holds no recording of {name or 'anything'}; record one"
+            message = (
+                f"{self.directory} holds no recording of {name or 'anything'}; record one: tests "
+                "with the fixture `recordings` do with PERDURE_RECORD=1 in their environment"
+            )
             raise RecordingError(message)
         settings = Settings(mongodb_uri="mongodb://unused")
         converter = build_data_converter(settings, chunks=InMemoryChunkStore())

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -83,3 +84,56 @@ async def test_runs_are_recorded_when_asked_and_replayed_ever_after(
     outline.write_text(outline.read_text().replace("completed", "done"))
     with pytest.raises(RecordingError, match=r"failed\.1\.txt is not the outline"):
         await kept.check(AGENTS)
+
+
+USERS_AGENT = """
+from pydantic_ai import Agent
+from pydantic_ai.messages import ModelResponse, TextPart
+from pydantic_ai.models.function import FunctionModel
+
+from workflows.durable import durable
+
+model = FunctionModel(lambda *_: ModelResponse(parts=[TextPart("sent")]))
+orders = Agent(model, name="orders", capabilities=[*durable()])
+"""
+
+TIMER = """
+@orders.instructions
+async def slow() -> str:
+    await asyncio.sleep(1)
+    return ""
+"""
+
+
+@pytest.mark.timeout(180)
+def test_the_page_is_all_that_a_fresh_folder_needs(tmp_path: Path) -> None:
+    blocks = re.findall(
+        r"```\w+\n(# ([\w.]+\.(?:ini|py))\b.*?)```",
+        (ROOT / "docs/replay.md").read_text(),
+        re.DOTALL,
+    )
+    assert [name for _, name in blocks] == ["pytest.ini", "conftest.py", "test_replay.py"]
+    for text, name in blocks:
+        (tmp_path / name).write_text(text)
+    (tmp_path / "my_project").mkdir()
+    agents = tmp_path / "my_project" / "agents.py"
+    agents.write_text(USERS_AGENT)
+
+    def outcome(**changed: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **changed},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.stdout
+
+    assert "PERDURE_RECORD=1" in outcome()
+    assert "1 passed" in outcome(PERDURE_RECORD="1")
+    names = sorted(each.name for each in (tmp_path / "histories").iterdir())
+    assert names == ["lamps.1.json", "lamps.1.txt", "nobody.1.json", "nobody.1.txt"]
+    assert "1 passed" in outcome()
+    agents.write_text(f"import asyncio\n{USERS_AGENT}{TIMER}")
+    assert "lamps.1.json: diverged" in outcome()
