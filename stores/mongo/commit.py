@@ -1,50 +1,78 @@
-"""The one write path: a commit in one transaction.
+"""The one write path: commits in transactions, alone or several that are ready at the same time.
 
-Read `_CommitAttempt.run` first. Normally nothing of a commit is there yet and this process wrote
-the commit before it, so its rows are written without looking for their keys, on what is remembered.
-When an index or a revision says otherwise, the transaction starts again and looks.
+Read `MongoCommits.write`, then `CommitAttempt.draft`. Commits of different runs share a transaction
+when a worker has many of them: seven commands for all of them instead of seven for each. What goes
+wrong with them together, each does again alone.
 """
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 
 from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.errors import PyMongoError
 
-from stores.commits import (
-    CommitHead,
-    CommitPosition,
-    CommitResult,
-    Verdict,
-    advance,
-    counted_stale,
-    is_left_behind,
-    judge,
-)
+from stores.commits import CommitResult, judge
 from stores.mongo.client import MongoConnection
-from stores.mongo.documents import commit_head, head_document, head_id, run_row
-from stores.mongo.existing import ExistingReader
+from stores.mongo.commit_attempt import CommitAttempt, Draft, Outcome, write_drafts
 from stores.mongo.failures import is_duplicate
-from stores.mongo.marking import Marker
-from stores.mongo.pruning import Pruner
-from stores.mongo.recent import OutdatedError, RecentCommits, RecentExecution, after_commit
+from stores.mongo.gathering import Gathering, NotGatheredError
+from stores.mongo.recent import OutdatedError, RecentCommits
 from stores.mongo.search_indexer import SearchIndexer
-from stores.mongo.transactions import Transaction, run_transaction
-from stores.mongo.writing import PlanWriter
-from stores.planning import CommitPlan, CommitPlanner, Existing
+from stores.mongo.transactions import Transaction, run_transaction, try_transaction
 from stores.preparing import PreparedCommit
-from stores.records import RunRecord
 
 Preparation = Callable[[Transaction], Awaitable[PreparedCommit]]
 """Makes the commit ready inside its transaction: for one that depends on what is stored."""
 
+MOST_TOGETHER = 16
+"""Commits in one transaction: what fails of one is done again by all of them."""
+
+MOST_CHARACTERS = 100_000
+"""Of the messages of a commit that may be written with others, which wait for it."""
+
+LONGEST_PAUSE_SECONDS = 0.1
+"""How long a commit waits for others. A few in this time are half of what a process can do, and in
+one that is as busy a step takes far longer."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class _Outcome:
-    result: CommitResult
-    recent: RecentExecution | None = None
-    plan: CommitPlan | None = None
-    runs: dict[str, RunRecord] = field(default_factory=dict[str, RunRecord])
+class _Ready:
+    """A commit that nothing has to be read for, and whose it is."""
+
+    prepared: PreparedCommit
+    workspace_id: str
+
+
+class CommitGroups:
+    """The commits of one process that are ready to be written together, whatever their workspaces.
+
+    One that comes while others are being written waits until those are, too.
+    """
+
+    def __init__(self) -> None:
+        self.ready = Gathering[_Ready, Outcome](
+            self._wait, most=MOST_TOGETHER, longest=LONGEST_PAUSE_SECONDS
+        )
+        self._ongoing: asyncio.Event | None = None
+
+    async def _wait(self, seconds: float) -> None:
+        if seconds:
+            await asyncio.sleep(seconds)  # noqa: TID251 - no workflow here
+        if self._ongoing is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._ongoing.wait(), LONGEST_PAUSE_SECONDS)
+
+    async def while_others_wait(self, writing: Awaitable[Sequence[Outcome]]) -> Sequence[Outcome]:
+        """What is written; commits that come meanwhile gather."""
+        ongoing = self._ongoing = asyncio.Event()
+        try:
+            return await writing
+        finally:
+            ongoing.set()
+            if self._ongoing is ongoing:
+                self._ongoing = None
 
 
 class MongoCommits:
@@ -54,6 +82,7 @@ class MongoCommits:
         self,
         connection: MongoConnection,
         recent: RecentCommits,
+        groups: CommitGroups,
         *,
         workspace_id: str,
         max_snapshots_per_run: int | None = None,
@@ -64,183 +93,116 @@ class MongoCommits:
         self._indexer = indexer
         self._connection = connection
         self._recent = recent
+        self._groups = groups
         self._workspace_id = workspace_id
         self._bound = max_snapshots_per_run
 
-    async def write(self, prepare: Preparation) -> CommitResult:
+    async def write(self, prepared: PreparedCommit) -> CommitResult:
         """Write a commit, or say why not.
 
         Raises:
             IdempotencyConflictError: the head's number and fence came with another content.
             pymongo.errors.PyMongoError: MongoDB failed.
         """
+        if self._may_be_joined(prepared):
+            runs = frozenset((*prepared.run_ids, *prepared.continued_run_ids))
+            ready = _Ready(prepared=prepared, workspace_id=self._workspace_id)
+            with suppress(NotGatheredError):
+                outcome = await self._groups.ready.call(ready, self._write_ready, keys=runs)
+                return self._noted(outcome)
+        return self._noted(await self._write_alone(_as_given(prepared)))
+
+    async def write_when_read(self, prepare: Preparation) -> CommitResult:
+        """Write a commit that depends on what is stored, as `write` does."""
+        return self._noted(await self._write_alone(prepare))
+
+    def _noted(self, outcome: Outcome) -> CommitResult:
+        if outcome.recent is not None:
+            self._recent.keep(outcome.recent)
+        if self._indexer is not None and outcome.plan is not None:
+            self._indexer.begin_after_commit(outcome.result.verdict, outcome.plan, outcome.runs)
+        return outcome.result
+
+    # Together
+
+    def _may_be_joined(self, prepared: PreparedCommit) -> bool:
+        """Whether it is small, and the next one of an execution that is remembered."""
+        position = prepared.commit.position
+        if position is None:
+            return False
+        recent = self._recent.find(self._workspace_id, position.execution_id)
+        size = sum(len(text) for texts in prepared.texts for text in texts.values())
+        return (
+            recent is not None
+            and judge(recent.head, position, prepared.digest) == "apply"
+            and size <= MOST_CHARACTERS
+        )
+
+    async def _write_ready(self, ready: Sequence[_Ready]) -> Sequence[Outcome]:
+        return await self._groups.while_others_wait(self._write_all(ready))
+
+    async def _write_all(self, ready: Sequence[_Ready]) -> Sequence[Outcome]:
+        if len(ready) == 1:
+            return [await self._write_alone(_as_given(ready[0].prepared))]
+
+        async def work(session: AsyncClientSession) -> Sequence[Outcome]:
+            drafts: list[Draft] = []
+            for each in ready:
+                attempt = self._attempt(session, each.prepared, each.workspace_id)
+                drafted = await attempt.draft(is_careful=False)
+                if isinstance(drafted, Outcome):  # it was the next one when it joined
+                    raise OutdatedError
+                drafts.append(drafted)
+            return await self._write(session, drafts)
+
+        return await try_transaction(self._connection.client(), work)
+
+    # Alone
+
+    async def _write_alone(self, prepare: Preparation) -> Outcome:
         is_careful = False
         while True:  # ends: each time that a careful attempt is refused, another writer got through
             try:
-                outcome = await self._run(prepare, is_careful=is_careful)
+                return await self._try_alone(prepare, is_careful=is_careful)
             except OutdatedError:
                 is_careful = True
             except PyMongoError as error:
                 if not is_duplicate(error):
                     raise
                 is_careful = True
-            else:
-                if outcome.recent is not None:
-                    self._recent.keep(outcome.recent)
-                if self._indexer is not None and outcome.plan is not None:
-                    self._indexer.begin_after_commit(
-                        outcome.result.verdict, outcome.plan, outcome.runs
-                    )
-                return outcome.result
 
-    async def _run(self, prepare: Preparation, *, is_careful: bool) -> _Outcome:
-        async def work(session: AsyncClientSession) -> _Outcome:
-            transaction = Transaction(
-                session=session,
-                database=self._connection.database,
-                workspace_id=self._workspace_id,
-            )
-            attempt = _CommitAttempt(
-                transaction,
-                await prepare(transaction),
-                self._recent,
-                bound=self._bound,
-                checks_media=self._checks_media,
-            )
-            return await attempt.run(is_careful=is_careful)
+    async def _try_alone(self, prepare: Preparation, *, is_careful: bool) -> Outcome:
+        async def work(session: AsyncClientSession) -> Outcome:
+            prepared = await prepare(self._transaction(session, self._workspace_id))
+            attempt = self._attempt(session, prepared, self._workspace_id)
+            drafted = await attempt.draft(is_careful=is_careful)
+            if isinstance(drafted, Outcome):
+                return drafted
+            (outcome,) = await self._write(session, [drafted])
+            return outcome
 
         return await run_transaction(self._connection.client(), work)
 
+    # Either way
 
-class _CommitAttempt:
-    """One commit in one open transaction."""
-
-    def __init__(
-        self,
-        transaction: Transaction,
-        prepared: PreparedCommit,
-        recent: RecentCommits,
-        *,
-        bound: int | None,
-        checks_media: bool,
-    ) -> None:
-        self._checks_media = checks_media
-        self._transaction = transaction
-        self._prepared = prepared
-        self._recent = recent
-        self._bound = bound
-        self._reader = ExistingReader(transaction, prepared, is_pruned=bound is not None)
-        self._heads = transaction.database["commit_heads"]
-
-    async def run(self, *, is_careful: bool) -> _Outcome:
-        """Decide by the commit head, then write.
-
-        Raises:
-            OutdatedError: what is remembered does not do; look instead.
-        """
-        position = self._prepared.commit.position
-        if position is None:
-            existing = await self._existing(None, is_careful=is_careful)
-            plan = await self._write(existing, None)
-            return _Outcome(
-                result=self._prepared.result("apply", plan.outcomes),
-                plan=plan,
-                runs=self._runs_of(existing, plan),
-            )
-        recent = None if is_careful else self._find_recent(position)
-        head = recent.head if recent else await self._find_head(position.execution_id)
-        verdict = await self._verdict(head, position)
-        is_plain = verdict == "apply" and not (head and head.has_superseded)
-        if recent and not is_plain:
-            raise OutdatedError
-        if verdict in {"conflict", "suppress", "stale"}:
-            return await self._decline(verdict, head)
-        await self._mark(verdict, head, position)
-        existing = await self._existing(recent, is_careful=is_careful or not is_plain)
-        plan = await self._write(existing, head)
-        moved = advance(
-            head,
-            position,
-            self._prepared.digest,
-            workspace_id=self._transaction.workspace_id,
-            outcomes=plan.outcomes,
-        )
-        await self._replace_head(head, moved)
-        return _Outcome(
-            result=self._prepared.result(verdict, plan.outcomes),
-            recent=after_commit(moved, existing, plan, recent.log_ends if recent else {}),
-            plan=plan,
-            runs=self._runs_of(existing, plan),
+    def _transaction(self, session: AsyncClientSession, workspace_id: str) -> Transaction:
+        return Transaction(
+            session=session, database=self._connection.database, workspace_id=workspace_id
         )
 
-    # The commit head
+    def _attempt(
+        self, session: AsyncClientSession, prepared: PreparedCommit, workspace_id: str
+    ) -> CommitAttempt:
+        transaction = self._transaction(session, workspace_id)
+        return CommitAttempt(transaction, prepared, self._recent, bound=self._bound)
 
-    def _find_recent(self, position: CommitPosition) -> RecentExecution | None:
-        return self._recent.find(self._transaction.workspace_id, position.execution_id)
+    async def _write(self, session: AsyncClientSession, drafts: Sequence[Draft]) -> list[Outcome]:
+        transaction = self._transaction(session, self._workspace_id)
+        return await write_drafts(transaction, drafts, checks_media=self._checks_media)
 
-    async def _find_head(self, execution_id: str) -> CommitHead | None:
-        query = {"_id": head_id(self._transaction.workspace_id, execution_id)}
-        for document in await self._transaction.find("commit_heads", query):
-            return commit_head(document)
-        return None
 
-    async def _replace_head(self, head: CommitHead | None, moved: CommitHead) -> None:
-        session = self._transaction.session
-        if head is None:
-            await self._heads.insert_one(head_document(moved), session=session)
-            return
-        replaced = await self._heads.replace_one(
-            head_document(head), head_document(moved), session=session
-        )
-        if not replaced.matched_count:
-            raise OutdatedError
+def _as_given(prepared: PreparedCommit) -> Preparation:
+    async def prepare(transaction: Transaction) -> PreparedCommit:  # noqa: ARG001 - nothing to read
+        return prepared
 
-    async def _verdict(self, head: CommitHead | None, position: CommitPosition) -> Verdict:
-        if head is not None:
-            return judge(head, position, self._prepared.digest)
-        query = {"_id": {"$in": self._prepared.run_ids}}
-        chains = [
-            run_row(each).record.branches for each in await self._transaction.find("runs", query)
-        ]
-        predecessors = {chain[-1].execution_id for chain in chains if chain}
-        heads = [await self._find_head(each) for each in sorted(predecessors)]
-        return "stale" if is_left_behind(position, filter(None, heads)) else "apply"
-
-    async def _decline(self, verdict: Verdict, head: CommitHead | None) -> _Outcome:
-        if verdict == "conflict":
-            raise self._prepared.conflict()
-        if head is not None and verdict == "suppress":
-            return _Outcome(result=self._prepared.suppressed(head))
-        if head is not None:
-            await self._replace_head(head, counted_stale(head))
-        return _Outcome(result=self._prepared.result("stale"))
-
-    # The rows
-
-    async def _mark(
-        self, verdict: Verdict, head: CommitHead | None, position: CommitPosition
-    ) -> None:
-        if head is not None and verdict == "supersede":
-            await Marker(self._transaction).supersede(head, position.number)
-        if head is not None and verdict == "adopt":
-            await Marker(self._transaction).abandon(head, position.number)
-
-    async def _existing(self, recent: RecentExecution | None, *, is_careful: bool) -> Existing:
-        return await (self._reader.everything() if is_careful else self._reader.expected(recent))
-
-    async def _write(self, existing: Existing, head: CommitHead | None) -> CommitPlan:
-        workspace_id = self._transaction.workspace_id
-        plan = CommitPlanner(self._prepared, existing, workspace_id=workspace_id).plan()
-        if self._bound is not None:
-            pruner = Pruner(self._transaction, bound=self._bound)
-            await pruner.prune(plan.snapshots, self._prepared, head)
-        writer = PlanWriter(self._transaction, checks_media=self._checks_media)
-        await writer.write(plan, self._runs_of(existing, plan))
-        return plan
-
-    def _runs_of(self, existing: Existing, plan: CommitPlan) -> dict[str, RunRecord]:
-        """The live runs of this workspace that the commit is about."""
-        rows = [*existing.runs.values(), *plan.new_runs]
-        own = (each.record for each in rows if each.mark is None)
-        workspace_id = self._transaction.workspace_id
-        return {each.run_id: each for each in own if each.workspace_id == workspace_id}
+    return prepare

@@ -25,7 +25,7 @@ from stores.mongo.documents import (
 from stores.mongo.existing import OLDEST_FIRST
 from stores.mongo.failures import is_duplicate, store_errors
 from stores.mongo.transactions import Transaction, run_transaction
-from stores.mongo.writing import PlanWriter
+from stores.mongo.writing import Planned, PlanWriter
 from stores.planning import CommitPlan
 from stores.records import RunRecord
 from stores.rows import PositionRow, RunRow
@@ -150,7 +150,8 @@ class MongoRunRows:
                 )
             await self._put_texts(transaction, texts)
             runs = await self._runs(transaction, run_id)
-            await PlanWriter(transaction, checks_media=self._checks_media).write(plan, runs)
+            writer = PlanWriter(transaction, checks_media=self._checks_media)
+            await writer.write(Planned(plan=plan, runs=runs, workspace_id=self._workspace_id))
 
         try:
             await run_transaction(self._connection.client(), work)

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from pydantic import ValidationError
 from pydantic_ai.messages import ModelMessage
@@ -53,7 +54,6 @@ _NAMED = {"ranges": 1, "state": 1}
 _LAG = (PyMongoError, StoreError, TimeoutError, OutdatedError, ValueError, KeyError)
 
 _TAKEN_BACK = ("superseded", "abandoned")
-
 
 Lost = dict[int, Sequence[str] | None]
 """By sequence, the messages of snapshots some of which are not there; `None`: nor are positions."""
@@ -146,6 +146,8 @@ class SearchIndexer:
         if not all(each.names_positions for each in saved):
             return False
         known, log = self._log_of(run)
+        if run.conversation_id:  # all without one share a log: each would wait for the one before
+            log.insert = partial(self._upkeep.insert, self._database[LOG])
         async with known.lock:
             is_new = any(each.record.run_id == run.run_id for each in plan.new_runs)
             if not is_new and run.run_id not in known.runs:
@@ -163,9 +165,8 @@ class SearchIndexer:
                 known.forget()
                 return False
         if saved:
-            sequences = [each.sequence for each in saved]
-            query: Document = {"run_id": run.run_id, "live": True, "sequence": {"$in": sequences}}
-            if not await self._unmark(query):
+            logged_rows = (run.run_id, [each.sequence for each in saved])
+            if not await self._upkeep.unmark(self._database["snapshots"], logged_rows):
                 await self._forget_removed(run)
         return True
 

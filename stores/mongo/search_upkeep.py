@@ -6,15 +6,34 @@ not logged.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Generator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
+
+from pymongo import UpdateMany
+from pymongo.asynchronous.collection import AsyncCollection
+from pymongo.errors import BulkWriteError
+
+from stores.mongo.documents import Document
+from stores.mongo.failures import DUPLICATE_KEY
+from stores.mongo.gathering import Gathering, NotGatheredError
+
+Collection = AsyncCollection[Document]
 
 MOST_WAITING = 100
 """Commits whose messages are kept to be logged; of more it is left to the next one or to a search,
 which read them from the database."""
 
+LONGEST_PAUSE_SECONDS = 0.25
+"""How long a write waits for those of other runs, to be sent with them; nobody waits for it."""
+
 _STOP_SECONDS = 2.0
 """How long a store that is closed waits for them."""
+
+
+Unmark = tuple[str, Sequence[int]]
+"""A run, and the sequences of its live snapshots that are logged."""
 
 
 class SearchUpkeep:
@@ -22,6 +41,46 @@ class SearchUpkeep:
 
     def __init__(self) -> None:
         self._tasks: dict[asyncio.Task[None], tuple[str, str]] = {}
+        self._hurrying = 0
+        self._is_hurried = asyncio.Event()
+        self._inserts = Gathering[Document, bool](
+            self._wait, most=MOST_WAITING, longest=LONGEST_PAUSE_SECONDS
+        )
+        self._unmarks = Gathering[Unmark, bool](
+            self._wait, most=MOST_WAITING, longest=LONGEST_PAUSE_SECONDS
+        )
+
+    async def insert(self, log: Collection, document: Document) -> bool:
+        """Insert it with those of others; whether its place was free."""
+        try:
+            run = frozenset({document["run_id"]})
+            return await self._inserts.call(document, partial(_insert_all, log), keys=run)
+        except NotGatheredError:
+            return (await _insert_all(log, [document]))[0]
+
+    async def unmark(self, snapshots: Collection, logged: Unmark) -> bool:
+        """Take `unindexed` from snapshots that are logged; false when some may not have had it."""
+        try:
+            run = frozenset({logged[0]})
+            return await self._unmarks.call(logged, partial(_unmark_all, snapshots), keys=run)
+        except NotGatheredError:
+            return (await _unmark_all(snapshots, [logged]))[0]
+
+    async def _wait(self, seconds: float) -> None:
+        if seconds:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._is_hurried.wait(), seconds)
+
+    @contextmanager
+    def _hurry(self) -> Generator[None]:
+        self._hurrying += 1
+        self._is_hurried.set()
+        try:
+            yield
+        finally:
+            self._hurrying -= 1
+            if not self._hurrying:
+                self._is_hurried.clear()
 
     def begin(
         self, place: tuple[str, str], work: Coroutine[Any, Any, None]
@@ -43,14 +102,50 @@ class SearchUpkeep:
             if workspace == workspace_id and conversation_id in {None, conversation}
         ]
         if tasks:
-            await asyncio.wait(tasks)
+            with self._hurry():
+                await asyncio.wait(tasks)
 
     async def aclose(self) -> None:
         """Wait for all of it for a moment; what takes longer is left."""
         tasks = list(self._tasks)
         if not tasks:
             return
-        _, slow = await asyncio.wait(tasks, timeout=_STOP_SECONDS)
+        with self._hurry():
+            _, slow = await asyncio.wait(tasks, timeout=_STOP_SECONDS)
         for task in slow:
             task.cancel()
         await asyncio.gather(*slow, return_exceptions=True)
+
+
+async def _insert_all(log: Collection, documents: Sequence[Document]) -> list[bool]:
+    """Insert each whose place is free; which those were.
+
+    Raises:
+        pymongo.errors.PyMongoError: MongoDB failed; some may be there.
+    """
+    free = [True] * len(documents)
+    try:
+        await log.insert_many(documents, ordered=False)
+    except BulkWriteError as error:
+        problems = error.details["writeErrors"]
+        if error.details["writeConcernErrors"] or any(
+            each["code"] != DUPLICATE_KEY for each in problems
+        ):
+            raise
+        for each in problems:
+            free[each["index"]] = False
+    return free
+
+
+async def _unmark_all(snapshots: Collection, logged: Sequence[Unmark]) -> list[bool]:
+    """Unmark all, and say of all whether each was there and marked."""
+    change: Document = {"$unset": {"unindexed": ""}}
+    writes = [
+        UpdateMany(
+            {"run_id": run_id, "live": True, "sequence": {"$in": list(each)}, "unindexed": True},
+            change,
+        )
+        for run_id, each in logged
+    ]
+    done = await snapshots.bulk_write(writes, ordered=False)
+    return [done.matched_count == sum(len(each) for _, each in logged)] * len(logged)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,6 +10,7 @@ from functools import partial
 from pymongo.errors import PyMongoError
 
 from stores.mongo.client import Database
+from stores.mongo.documents import Document
 from stores.mongo.failures import is_duplicate
 from stores.mongo.search_log import (
     LOG,
@@ -38,6 +39,10 @@ Free = dict[tuple[int, frozenset[str]], list[tuple[Address, str]]]
 """Where messages of other runs are and with which digest, by hash and changes of instructions.
 
 Each serves once."""
+
+
+Insert = Callable[[Document], Awaitable[bool]]
+"""Inserts a document into the log; says whether its place was free."""
 
 
 class OutdatedError(Exception):
@@ -124,6 +129,7 @@ class SearchLogWriter:
         conversation_id: str,
         terms_id: str,
     ) -> None:
+        self.insert: Insert = self._insert_at_once
         self._log = database[LOG]
         self._database = database
         self._known = known
@@ -253,15 +259,19 @@ class SearchLogWriter:
             )
             terms = sum(len(each.terms.counts) for each in append.entries)
             document = await asyncio.to_thread(make) if terms > _MANY_TERMS else make()
-            try:
-                await self._log.insert_one(document)
-            except PyMongoError as error:
-                if not is_duplicate(error):
-                    raise
-                await self._look_at_others(append.run_id)
-            else:
+            if await self.insert(document):
                 self._known.head = sequence
                 return sequence
+            await self._look_at_others(append.run_id)
+
+    async def _insert_at_once(self, document: Document) -> bool:
+        try:
+            await self._log.insert_one(document)
+        except PyMongoError as error:
+            if not is_duplicate(error):
+                raise
+            return False
+        return True
 
     async def _look_at_others(self, run_id: str) -> None:
         after = await self.head()

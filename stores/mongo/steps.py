@@ -12,7 +12,7 @@ from stores.mongo.attempts import MongoAttempts
 from stores.mongo.chunk_sweeping import ChunkSweep, ChunkSweeper, IsNeeded
 from stores.mongo.chunks import MongoChunkStore
 from stores.mongo.client import Client, MongoConnection
-from stores.mongo.commit import MongoCommits
+from stores.mongo.commit import CommitGroups, MongoCommits
 from stores.mongo.conversations import MongoConversations
 from stores.mongo.erasing import Eraser
 from stores.mongo.existing import message_log
@@ -87,6 +87,7 @@ class MongoStepStore(MongoReads):
         """
         self._redaction = redaction
         self._recent = RecentCommits()
+        self._groups = CommitGroups()
         self._search = SearchMemory(search_analyzer)
         self._keywords = keyword_memory or KeywordMemory()
         self._bound = check_bound(max_snapshots_per_run)
@@ -111,6 +112,7 @@ class MongoStepStore(MongoReads):
         self._commits = MongoCommits(
             connection,
             self._recent,
+            self._groups,
             workspace_id=workspace_id,
             max_snapshots_per_run=self._bound,
             checks_media=self._checks_media,
@@ -339,12 +341,7 @@ class MongoStepStore(MongoReads):
 
     async def _write(self, commit: Commit) -> CommitResult:
         texts = await self._media.texts_of(commit.operations)
-        prepared = prepare(commit, texts=texts)
-
-        async def as_given(transaction: Transaction) -> PreparedCommit:  # noqa: ARG001 - nothing to read
-            return prepared
-
-        return await self._commits.write(as_given)
+        return await self._commits.write(prepare(commit, texts=texts))
 
     async def _commit_history(self, snapshot: ContinuableSnapshot) -> CommitResult:
         check_identifier("run_id", snapshot.run_id)
@@ -357,7 +354,7 @@ class MongoStepStore(MongoReads):
 
         attempt = f"save a snapshot of run {snapshot.run_id!r}"
         with store_errors(attempt, self._connection.where):
-            return await self._commits.write(placed)
+            return await self._commits.write_when_read(placed)
 
 
 def _words(commit: Commit) -> str:

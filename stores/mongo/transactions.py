@@ -84,6 +84,19 @@ async def run_transaction(
             await _pause()
 
 
+async def try_transaction(
+    client: Client, work: Callable[[AsyncClientSession], Awaitable[Result]]
+) -> Result:
+    """Do `work` in one transaction and commit it, or raise what came in between.
+
+    Raises:
+        pymongo.errors.PyMongoError: the transaction was aborted, or is not known to be.
+    """
+    deadline = asyncio.get_running_loop().time() + TRANSACTION_TIMEOUT_SECONDS
+    async with client.start_session(causal_consistency=False) as session:
+        return await _attempt(session, work, deadline)
+
+
 async def _attempt(
     session: AsyncClientSession,
     work: Callable[[AsyncClientSession], Awaitable[Result]],

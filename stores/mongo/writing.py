@@ -1,14 +1,14 @@
-"""Writing a commit's plan in its transaction: one command for each collection that it touches."""
+"""Writing plans in a transaction: one command for each collection that any of them touches."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from pymongo import DeleteOne, ReplaceOne, UpdateOne
 
 from stores.effects import EffectRow
 from stores.errors import StoreUnavailableError
-from stores.histories import Body, MessageChanges
+from stores.histories import Body
 from stores.media.markers import digests_in
 from stores.mongo.documents import (
     SERVER_TIME,
@@ -30,6 +30,16 @@ from stores.records import RunRecord
 from stores.rows import EventRow, PositionRow, SnapshotRow
 
 AnyRow = TypeVar("AnyRow", EventRow, SnapshotRow, EffectRow, PositionRow)
+ReplacedRow = TypeVar("ReplacedRow", EffectRow, PositionRow)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """What a commit writes, the runs that it is about, and whose they are."""
+
+    plan: CommitPlan
+    runs: Mapping[str, RunRecord]
+    workspace_id: str
 
 
 class PlanWriter:
@@ -40,39 +50,40 @@ class PlanWriter:
         self._checks_media = checks_media
         self._session = transaction.session
         self._database = transaction.database
-        self._workspace_id = transaction.workspace_id
 
-    async def write(self, plan: CommitPlan, runs: Mapping[str, RunRecord]) -> None:
-        """Write all rows and messages; the plan's effects and positions are then as stored.
+    async def write(self, *planned: Planned) -> None:
+        """Write all rows and messages; effects and positions of the plans are then as stored.
 
         Args:
-            plan: what to write.
-            runs: the runs that it is about.
+            planned: what to write, of several commits in their order.
 
         Raises:
             pymongo.errors.PyMongoError: with `DUPLICATE_KEY` when a row is there already, or in
                 another revision.
         """
-        await self._insert("runs", [run_document(each) for each in plan.new_runs])
-        await self._replace("runs", [run_document(each) for each in plan.changed_runs])
-        await self._touch(plan.claimed)
-        await self._put("events", plan.events, row_document)
+        plans = [each.plan for each in planned]
+        new_runs = [run_document(run) for plan in plans for run in plan.new_runs]
+        changed_runs = [run_document(run) for plan in plans for run in plan.changed_runs]
+        runs = {run_id: run for each in planned for run_id, run in each.runs.items()}
+        await self._insert("runs", new_runs)
+        await self._replace("runs", changed_runs)
+        await self._touch([run_id for plan in plans for run_id in plan.claimed])
+        await self._put("events", [row for plan in plans for row in plan.events], row_document)
         await self._put(
             "snapshots",
-            plan.snapshots,
+            [row for plan in plans for row in plan.snapshots],
             lambda row: snapshot_document(row, runs.get(row.run_id)),
         )
-        effects = await self._put("tool_effects", plan.effects, effect_document)
-        positions = await self._put("positions", plan.messages.positions, row_document)
-        await self._put_messages(plan.messages)
-        plan.effects = [
-            replace(row, row_id=document["_id"], revision=document["revision"])
-            for row, document in zip(plan.effects, effects, strict=True)
-        ]
-        plan.messages.positions = [
-            replace(row, row_id=document["_id"], revision=document["revision"])
-            for row, document in zip(plan.messages.positions, positions, strict=True)
-        ]
+        effects = [row for plan in plans for row in plan.effects]
+        positions = [row for plan in plans for row in plan.messages.positions]
+        stored_effects = iter(await self._put("tool_effects", effects, effect_document))
+        stored_positions = iter(await self._put("positions", positions, row_document))
+        await self._put_messages(planned)
+        for plan in plans:
+            plan.effects = [_stored(row, next(stored_effects)) for row in plan.effects]
+            plan.messages.positions = [
+                _stored(row, next(stored_positions)) for row in plan.messages.positions
+            ]
 
     async def _touch(self, claimed: Sequence[str]) -> None:
         """Let two that continue one run conflict, and one that begins with it with a removal."""
@@ -102,20 +113,20 @@ class PlanWriter:
         writes = [ReplaceOne(_expected(each), each, upsert=True) for each in documents]
         await self._database[collection].bulk_write(writes, session=self._session)
 
-    async def _put_messages(self, changes: MessageChanges) -> None:
-        media = {
-            digest: [media_id(each, self._workspace_id) for each in digests_in(body.text)]
-            for digest, body in changes.bodies.items()
-        }
+    async def _put_messages(self, planned: Sequence[Planned]) -> None:
+        puts: list[UpdateOne] = []
+        media: set[str] = set()
+        for each in planned:
+            for digest, body in each.plan.messages.bodies.items():
+                own = [media_id(found, each.workspace_id) for found in digests_in(body.text)]
+                puts.append(put_body(digest, body, each.workspace_id, own))
+                media.update(own)
         if self._checks_media:
-            await self._check_media({each for of_message in media.values() for each in of_message})
-        writes: list[UpdateOne | DeleteOne] = [
-            put_body(digest, body, self._workspace_id, media[digest])
-            for digest, body in changes.bodies.items()
-        ]
-        writes += [DeleteOne({"_id": digest, "owner": owner}) for digest, owner in changes.dropped]
-        if writes:
-            await self._database["messages"].bulk_write(writes, session=self._session)
+            await self._check_media(media)
+        dropped = (pair for each in planned for pair in each.plan.messages.dropped)
+        drops = [DeleteOne({"_id": digest, "owner": owner}) for digest, owner in dropped]
+        if puts or drops:
+            await self._database["messages"].bulk_write([*puts, *drops], session=self._session)
 
     async def _check_media(self, media: set[str]) -> None:
         """Return when no sweep can remove these blobs beside this transaction.
@@ -135,6 +146,11 @@ class PlanWriter:
                 "before it, or are swept; retry"
             )
             raise StoreUnavailableError(msg)
+
+
+def _stored(row: ReplacedRow, document: Document) -> ReplacedRow:
+    """The row as the document has it."""
+    return replace(row, row_id=document["_id"], revision=document["revision"])
 
 
 def _expected(document: Document) -> Document:
