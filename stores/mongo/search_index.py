@@ -7,11 +7,13 @@ a stream for each search, of which only what the query asks for is kept.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import numpy as np
 from bson import decode_all  # pyright: ignore[reportUnknownVariableType]
+from numpy.typing import NDArray
 from pydantic import ValidationError
 from pydantic_ai.messages import ModelMessage
 
@@ -29,8 +31,15 @@ from stores.mongo.search_upkeep import SearchUpkeep
 from stores.mongo.search_view import LogView, Places
 from stores.mongo.search_writer import LoggedConversations
 from stores.search.analysis import AnalyzerName, analyzer_named
+from stores.search.corpus import Section
 from stores.search.identity import without_summary
-from stores.search.query import HistoryQuery, Hit, IndexUnusableError, Window
+from stores.search.query import (
+    FoundMessage,
+    HistoryQuery,
+    IndexUnusableError,
+    Window,
+    windows_of,
+)
 
 MEMORY_BYTES = 256 * 1024 * 1024
 """Of all views of a process together: some 500,000 messages."""
@@ -315,24 +324,15 @@ class SearchIndex:
         raise IndexUnusableError(message)
 
     async def _ranked(self, view: LogView, query: HistoryQuery) -> "LogRanking":
-        terms = query.terms
-
-        def rank() -> tuple[Places, Any]:
+        def rank() -> LogRanking:
             places = view.places(query.run_id)
-            return places, scores_of(view, places, terms, query.bm25)
+            scores = scores_of(view, places, query.terms, query.bm25)
+            windows = windows_of(hits_of(scores, places.starts), places.sections, query)
+            return LogRanking(self._texts, view, places, scores, windows)
 
-        places, scores = await _in_thread_if(len(view.digests) > _FEW_ENTRIES, rank)
+        ranking = await _in_thread_if(len(view.digests) > _FEW_ENTRIES, rank)
         view.is_searched = True
-        runs = [each for each in view.runs.values() if query.run_id in {None, each.run_id}]
-        return LogRanking(
-            self._texts,
-            places=places,
-            scores=scores,
-            digests=view.digests,
-            copies=view.copies,
-            run_count=sum(bool(each.entries) for each in runs),
-            skipped=sum(len(each.unreadable) for each in runs),
-        )
+        return ranking
 
 
 def _decoded(batch: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - the driver's types say documents; they are bytes
@@ -363,58 +363,54 @@ class _News:
 
 
 class LogRanking:
-    """See `Ranking`."""
+    """See `Ranking`: of a view as it was when it was ranked."""
 
     def __init__(
         self,
         texts: SearchTexts,
-        *,
+        view: LogView,
         places: Places,
-        scores: Any,  # noqa: ANN401 - an array
-        digests: list[str],
-        copies: Mapping[int, Sequence[str]],
-        run_count: int,
-        skipped: int,
+        scores: NDArray[np.float64],
+        windows: Sequence[Window],
     ) -> None:
         self._texts = texts
+        self._digests = view.digests
+        self._copies = view.copies
         self._places = places
         self._scores = scores
-        self._digests = digests
-        self._copies = copies
-        self.sections = places.sections
-        self.run_count = run_count
-        self.skipped = skipped
+        self.sections: Sequence[Section] = places.sections
+        self.windows: Sequence[Window] = windows
+        self.message_count = len(places.flat)
+        self.run_count = places.run_count
+        self.skipped = places.skipped
 
-    def hits(self) -> Iterator[Hit]:
-        """See `Ranking.hits`."""
-        return hits_of(self._scores, self._places.starts)
-
-    async def messages(self, windows: Sequence[Window]) -> list[list[ModelMessage | None]]:
+    async def messages(self) -> list[list[FoundMessage]]:
         """See `Ranking.messages`. One query, and what large texts lie elsewhere.
 
         A message whose run has taken it back since is shown as another run has it.
         """
-        wanted = [self._entries_of(each) for each in windows]
-        entries = {entry for each in wanted for entry in each}
-        found = await self._load({self._digests[each] for each in entries})
-        gone = [each for each in entries if self._digests[each] not in found]
+        wanted = [self._places_of(each) for each in self.windows]
+        entries = {at: int(self._places.flat[at]) for each in wanted for at in each}
+        found = await self._load({self._digests[each] for each in entries.values()})
+        gone = [each for each in entries.values() if self._digests[each] not in found]
         found |= await self._load({copy for each in gone for copy in self._copies.get(each, ())})
 
-        def message(entry: int) -> ModelMessage | None:
+        def message(at: int) -> FoundMessage:
+            entry = entries[at]
             digests = (self._digests[entry], *self._copies.get(entry, ()))
-            return next((found[each] for each in digests if each in found), None)
+            readable = next((found[each] for each in digests if each in found), None)
+            return FoundMessage(readable, is_match=bool(self._scores[at] > 0))
 
-        return [[message(entry) for entry in each] for each in wanted]
+        return [[message(at) for at in each] for each in wanted]
+
+    def _places_of(self, window: Window) -> range:
+        start = int(self._places.starts[window.hit.section])
+        return range(start + window.start, start + window.end)
 
     async def _load(self, digests: set[str]) -> dict[str, ModelMessage]:
         texts = await self._texts.load(list(digests)) if digests else {}
         size = sum(map(len, texts.values()))
         return await _in_thread_if(size > _LONG_BODIES, lambda: _loaded(texts))
-
-    def _entries_of(self, window: Window) -> list[int]:
-        start = int(self._places.starts[window.hit.section])
-        entries: list[int] = self._places.flat[start + window.start : start + window.end].tolist()
-        return entries
 
 
 def _loaded(texts: Mapping[str, str]) -> dict[str, ModelMessage]:

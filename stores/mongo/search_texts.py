@@ -34,7 +34,7 @@ class SearchTexts:
         for start in range(0, len(digests), _AT_ONCE):
             query = {"_id": {"$in": list(digests[start : start + _AT_ONCE])}}
             found = self._connection.database["messages"].find(query, {"text": 1})
-            stored = {each["_id"]: each["text"] async for each in found}
+            stored = {each["_id"]: each["text"] for each in await found.to_list()}
             texts |= await self.searched(stored)
         return texts
 

@@ -5,7 +5,7 @@ earlier run holds is left out at the beginning of a later one.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -115,7 +115,7 @@ class LogView:
             if not document.get("is_reset"):
                 self._take_record(document)
                 self.entries.take(document, includes_own=self.includes_own)
-        self._places = None
+            self._places = None
         return True
 
     def _take_record(self, document: Mapping[str, Any]) -> None:
@@ -210,26 +210,39 @@ class LogView:
 
     def places(self, run_id: str | None) -> "Places":
         """Where the entries of the corpus are: of all sections, or of one run's whole record."""
-        if run_id is None:
-            if self._is_stale:
-                self._put_together()
-            if self._places is None:
-                sections = list(self._sections)
-                self._places = self._places_of(sections, self._flat, self._starts)
-            return self._places
-        run = self.runs.get(run_id)
-        sections = [_section(run, 0)] if run and run.entries else []
-        return self._places_of(sections, run.entries if run else [], [0] * len(sections))
+        if run_id is not None:
+            runs = [self.runs[run_id]] if run_id in self.runs else []
+            sections = [_section(run, 0) for run in runs if run.entries]
+            entries = runs[0].entries if runs else []
+            return self._places_of(runs, sections, entries, [0] * len(sections))
+        if self._is_stale:
+            self._put_together()
+        if self._places is None:
+            sections = list(self._sections)
+            self._places = self._places_of(self.runs.values(), sections, self._flat, self._starts)
+        return self._places
 
     def _places_of(
-        self, sections: list[Section], entries: Sequence[int], starts: Sequence[int]
+        self,
+        runs: Collection[RunRecordView],
+        sections: list[Section],
+        entries: Sequence[int],
+        starts: Sequence[int],
     ) -> "Places":
         flat = np.array(entries, np.int64)
         order = np.full(len(self.digests), _NOWHERE)
         order[flat[::-1]] = np.arange(len(flat))[::-1]
         again = np.flatnonzero(order[flat] != np.arange(len(flat)))
         further = zip(flat[again].tolist(), again.tolist(), strict=True)
-        return Places(sections, flat, order, np.array(starts, np.int64), tuple(further))
+        return Places(
+            sections=sections,
+            flat=flat,
+            order=order,
+            starts=np.array(starts, np.int64),
+            again=tuple(further),
+            run_count=sum(bool(each.entries) for each in runs),
+            skipped=sum(len(each.unreadable) for each in runs),
+        )
 
 
 def _section(run: RunRecordView, first_index: int) -> Section:
@@ -241,17 +254,20 @@ def _section(run: RunRecordView, first_index: int) -> Section:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
     """A corpus: its entries section by section, where each section starts, and back again.
 
     `order` has an entry's place among those of the corpus, -1 for one that is not of it. `again`
     has the further places of entries that are in two sections: a run that branched off before a
-    change of instructions has what it inherited as its own.
+    change of instructions has what it inherited as its own. `run_count` and `skipped` are those of
+    `Ranking`.
     """
 
     sections: list[Section]
     flat: NDArray[Any]
     order: NDArray[Any]
     starts: NDArray[Any]
-    again: tuple[tuple[int, int], ...] = ()
+    again: tuple[tuple[int, int], ...]
+    run_count: int
+    skipped: int

@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal, Protocol
 
-from stores.search.standard_terms import STOP_WORDS, is_lone, standard_terms, standard_tokens
+from stores.search.standard_terms import (
+    STOP_WORDS,
+    WantedTokens,
+    is_lone,
+    standard_terms,
+    standard_tokens,
+)
 
 AnalyzerName = Literal["standard", "regex"]
 """`standard` finds words in scripts without spaces, parts of identifiers and other forms of a word;
@@ -27,6 +33,15 @@ class Token:
     end: int
 
 
+Finder = Callable[[str], Iterator[Token]]
+"""Where a text has the terms that are looked for; one may overlap others and come many times."""
+
+
+def find_nothing(_: str) -> Iterator[Token]:
+    """The finder for a text that is known to have none of the terms."""
+    return iter(())
+
+
 class Analyzer(Protocol):
     """How text is read. The same for documents and queries but for what queries leave out."""
 
@@ -35,8 +50,8 @@ class Analyzer(Protocol):
         """Of the terms that it makes; kept in an index."""
         ...
 
-    def tokens(self, text: str, wanted: AbstractSet[str]) -> Iterator[Token]:
-        """Where a text has these terms; one may overlap others and come many times."""
+    def finder(self, terms: AbstractSet[str]) -> Finder:
+        """Looks for these terms in any number of texts."""
         ...
 
     def terms(self, text: str) -> list[str]:
@@ -54,12 +69,16 @@ class RegexAnalyzer:
     id = "regex"
     _pattern = re.compile(r"\w+")
 
-    def tokens(self, text: str, wanted: AbstractSet[str]) -> Iterator[Token]:
-        """See `Analyzer.tokens`."""
-        for found in self._pattern.finditer(text):
-            term = found.group().lower()
-            if term in wanted:
-                yield Token(term, found.start(), found.end())
+    def finder(self, terms: AbstractSet[str]) -> Finder:
+        """See `Analyzer.finder`."""
+
+        def find(text: str) -> Iterator[Token]:
+            for found in self._pattern.finditer(text):
+                term = found.group().lower()
+                if term in terms:
+                    yield Token(term, found.start(), found.end())
+
+        return find
 
     def terms(self, text: str) -> list[str]:
         """See `Analyzer.terms`."""
@@ -75,12 +94,17 @@ class StandardAnalyzer:
 
     id = "standard-2"
 
-    def tokens(self, text: str, wanted: AbstractSet[str]) -> Iterator[Token]:
-        """See `Analyzer.tokens`."""
-        for token in standard_tokens(text, wanted):
-            for term in token.terms:
-                if term in wanted:
-                    yield Token(term, token.start, token.end)
+    def finder(self, terms: AbstractSet[str]) -> Finder:
+        """See `Analyzer.finder`."""
+        wanted = WantedTokens(terms)
+
+        def find(text: str) -> Iterator[Token]:
+            for token in standard_tokens(text, wanted):
+                for term in token.terms:
+                    if term in terms:
+                        yield Token(term, token.start, token.end)
+
+        return find
 
     def terms(self, text: str) -> list[str]:
         """See `Analyzer.terms`."""

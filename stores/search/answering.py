@@ -4,20 +4,17 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from pydantic_ai.messages import ModelMessage
-
-from stores.search.analysis import analyzer_named
+from stores.search.analysis import Finder, analyzer_named, find_nothing
 from stores.search.excerpts import clipped
 from stores.search.query import (
     LONGEST_QUERY,
+    FoundMessage,
     HistoryQuery,
     IndexedStore,
     IndexUnusableError,
     Match,
     Ranking,
     SearchAnswer,
-    Window,
-    windows_of,
 )
 from stores.search.reference import reference_ranking
 from stores.search.rendering import lines_of
@@ -76,42 +73,31 @@ async def _ranking(source: HistorySource, query: HistoryQuery) -> tuple[Ranking,
 
 
 async def _answer(query: HistoryQuery, ranking: Ranking, note: str | None) -> SearchAnswer:
-    total = sum(each.length for each in ranking.sections)
-    windows: list[Window] = []
-    if total:
-        windows = await asyncio.to_thread(
-            lambda: windows_of(
-                ranking.hits(),
-                ranking.sections,
-                max_matches=query.max_matches,
-                context_lines=query.context_lines,
-            )
-        )
     matches: Sequence[Match] = ()
-    if windows:
-        found = await ranking.messages(windows)
-        matches = await asyncio.to_thread(_matches, query, ranking, windows, found)
+    if ranking.windows:
+        found = await ranking.messages()
+        matches = await asyncio.to_thread(_matches, query, ranking, found)
     notes = " ".join(filter(None, (_skipped_words(ranking.skipped), _cut_words(query), note)))
-    text = _text(query, ranking, total, matches)
+    text = _text(query, ranking, matches)
     return SearchAnswer(
         text=f"{text}\n\n{notes}" if notes else text,
         matches=tuple(matches),
         runs=ranking.run_count,
-        messages=total,
+        messages=ranking.message_count,
         skipped=ranking.skipped,
         note=notes or None,
     )
 
 
-def _text(query: HistoryQuery, ranking: Ranking, total: int, matches: Sequence[Match]) -> str:
-    if not total:
+def _text(query: HistoryQuery, ranking: Ranking, matches: Sequence[Match]) -> str:
+    if not ranking.message_count:
         if query.run_id is not None:
             return f"No persisted history for run '{query.run_id}'."
         return EMPTY_CONVERSATION if query.scope == "conversation" else EMPTY_STORE
     asked = query.text
     if len(asked) > _LONGEST_REPEATED:
         asked = asked[:_LONGEST_REPEATED] + "..."
-    searched = f"{total} persisted messages of {ranking.run_count} run(s)"
+    searched = f"{ranking.message_count} persisted messages of {ranking.run_count} run(s)"
     if not matches:
         return f"No matches for '{asked}' in {searched}."
     blocks = (_block(each) for each in matches)
@@ -140,18 +126,15 @@ def _cut_words(query: HistoryQuery) -> str | None:
 
 
 def _matches(
-    query: HistoryQuery,
-    ranking: Ranking,
-    windows: Sequence[Window],
-    found: Sequence[Sequence[ModelMessage | None]],
+    query: HistoryQuery, ranking: Ranking, found: Sequence[Sequence[FoundMessage]]
 ) -> list[Match]:
-    terms = frozenset(query.terms)
+    find = analyzer_named(query.analyzer).finder(frozenset(query.terms))
     matches: list[Match] = []
-    for window, messages in zip(windows, found, strict=True):
+    for window, messages in zip(ranking.windows, found, strict=True):
         section = ranking.sections[window.hit.section]
         first = section.first_index + window.start
         lines = (
-            f"[{first + offset}] {_shown(message, terms, query)}"
+            f"[{first + offset}] {_shown(message, find, query)}"
             for offset, message in enumerate(messages)
         )
         matches.append(
@@ -166,18 +149,18 @@ def _matches(
     return matches
 
 
-def _shown(message: ModelMessage | None, terms: frozenset[str], query: HistoryQuery) -> str:
+def _shown(found: FoundMessage, find: Finder, query: HistoryQuery) -> str:
     """A message as an excerpt shows it.
 
     The search's own answers are left out with the calls that asked for them: they would be copies
     of what is shown anyway.
     """
-    if message is None:
+    if found.message is None:
         return UNREADABLE
-    analyzer = analyzer_named(query.analyzer)
+    find = find if found.is_match else find_nothing
     lines = [
-        f"{each.label}: {clipped(each.text, each.shown, terms, analyzer)}"
-        for each in lines_of(message)
+        f"{each.label}: {clipped(each.text, each.shown, find)}"
+        for each in lines_of(found.message)
         if query.includes_own or not each.is_own
     ]
     return "\n".join(lines) or WITHOUT_TEXT

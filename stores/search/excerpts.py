@@ -1,12 +1,11 @@
 """Cutting a long text to what a reader is shown: the stretch with most of what was asked for."""
 
 from collections import Counter
-from collections.abc import Set as AbstractSet
 
-from stores.search.analysis import Analyzer, Token
+from stores.search.analysis import Finder, Token
 
 
-def clipped(text: str, limit: int, terms: AbstractSet[str], analyzer: Analyzer) -> str:
+def clipped(text: str, limit: int, find: Finder) -> str:
     """About `limit` characters of a text, with `...` where something was cut.
 
     The beginning, unless more of the terms, or any at all, stand close together further on: then
@@ -14,7 +13,7 @@ def clipped(text: str, limit: int, terms: AbstractSet[str], analyzer: Analyzer) 
     """
     if len(text) <= limit:
         return text
-    first, last = _best_stretch(list(analyzer.tokens(text, terms)), limit)
+    first, last = _best_stretch(list(find(text)), limit)
     if last <= limit:
         return text[:limit] + "..."
     start = (first + last - limit) // 2

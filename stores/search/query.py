@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, Protocol, runtime_checkable
 
 from pydantic_ai.messages import ModelMessage
@@ -62,7 +63,7 @@ class HistoryQuery:
         """Of the terms."""
         return analyzer_named(self.analyzer).id
 
-    @property
+    @cached_property
     def terms(self) -> list[str]:
         """What is looked for, each term once."""
         return analyzer_named(self.analyzer).query_terms(self.text[:LONGEST_QUERY])
@@ -86,23 +87,33 @@ class Window:
     end: int
 
 
+@dataclass(frozen=True, slots=True)
+class FoundMessage:
+    """A message of a window. `None`: it is there and cannot be read.
+
+    `is_match`: it has a term of the query; most that are shown around a hit have none.
+    """
+
+    message: ModelMessage | None
+    is_match: bool
+
+
 class Ranking(Protocol):
     """The corpus of one search, ranked.
 
-    `run_count` and `skipped` say what was searched: runs that have messages, and snapshots that
-    were there and could not be read.
+    `windows` are the best hits with their surroundings, as many as the query asks for, in their
+    order. `message_count`, `run_count` and `skipped` say what was searched: messages, runs that
+    have any, and snapshots that were there and could not be read.
     """
 
     sections: Sequence[Section]
+    windows: Sequence[Window]
+    message_count: int
     run_count: int
     skipped: int
 
-    def hits(self) -> Iterable[Hit]:
-        """Best first, then in the order of the corpus; may be computed while it is read."""
-        ...
-
-    async def messages(self, windows: Sequence[Window]) -> list[list[ModelMessage | None]]:
-        """The messages of each window; `None` is one that is there and cannot be read."""
+    async def messages(self) -> list[list[FoundMessage]]:
+        """The messages of each window."""
         ...
 
 
@@ -159,27 +170,26 @@ class SearchAnswer:
 
 
 def windows_of(
-    hits: Iterable[Hit], sections: Sequence[Section], *, max_matches: int, context_lines: int
+    hits: Iterable[Hit], sections: Sequence[Section], query: HistoryQuery
 ) -> list[Window]:
     """The best hits, each with its surroundings; one that has been shown with another is left out.
 
     Args:
         hits: best first.
         sections: that they are in; no window reaches beyond its own.
-        max_matches: windows at most.
-        context_lines: messages before and after a hit.
+        query: says how many, and how many messages before and after each.
     """
     windows: list[Window] = []
     shown: set[tuple[int, int]] = set()
-    if max_matches == 0:
+    if query.max_matches == 0:
         return windows
     for hit in hits:
         if (hit.section, hit.line) in shown:
             continue
-        start = max(0, hit.line - context_lines)
-        end = min(sections[hit.section].length, hit.line + context_lines + 1)
+        start = max(0, hit.line - query.context_lines)
+        end = min(sections[hit.section].length, hit.line + query.context_lines + 1)
         shown.update((hit.section, line) for line in range(start, end))
         windows.append(Window(hit, start, end))
-        if len(windows) == max_matches:
+        if len(windows) == query.max_matches:
             break
     return windows

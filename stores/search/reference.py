@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from pydantic_ai.messages import ModelMessage
 
@@ -10,43 +10,57 @@ from stores.records import RunRecord
 from stores.search.analysis import analyzer_named
 from stores.search.bm25 import ranked
 from stores.search.corpus import RunMessages, Section, corpus_of
-from stores.search.query import HistoryQuery, Hit, Window
+from stores.search.query import FoundMessage, HistoryQuery, Hit, Window, windows_of
 from stores.search.rendering import indexed_text
 from stores.search.source import CountingSource, HistorySource
 
 
 class ReferenceRanking:
-    """A corpus in memory, ranked message by message."""
+    """See `Ranking`: a corpus in memory, ranked message by message."""
 
-    def __init__(self, corpus: Sequence[RunMessages], query: HistoryQuery) -> None:
+    def __init__(
+        self,
+        corpus: Sequence[RunMessages],
+        query: HistoryQuery,
+        *,
+        run_count: int,
+        skipped: int,
+    ) -> None:
         self._corpus = corpus
-        self._query = query
-        self._hits: list[Hit] | None = None
         self.sections: Sequence[Section] = [each.section for each in corpus]
-        self.run_count = 0
-        self.skipped = 0
+        hits = _hits(corpus, query)
+        self._matching = {(each.section, each.line) for each in hits}
+        self.windows: Sequence[Window] = windows_of(hits, self.sections, query)
+        self.message_count = sum(each.length for each in self.sections)
+        self.run_count = run_count
+        self.skipped = skipped
 
-    def hits(self) -> Iterable[Hit]:
-        """See `Ranking.hits`."""
-        terms = analyzer_named(self._query.analyzer).terms
-        places = [
-            (section, line)
-            for section, run in enumerate(self._corpus)
-            for line in range(len(run.messages))
-        ]
-        documents = [
-            Counter(terms(indexed_text(each, includes_own=self._query.includes_own)))
-            for run in self._corpus
-            for each in run.messages
-        ]
-        scores = ranked(self._query.terms, documents, self._query.bm25)
-        return [Hit(*places[index], score) for index, score in scores]
-
-    async def messages(self, windows: Sequence[Window]) -> list[list[ModelMessage | None]]:
+    async def messages(self) -> list[list[FoundMessage]]:
         """See `Ranking.messages`."""
         return [
-            list(self._corpus[each.hit.section].messages[each.start : each.end]) for each in windows
+            [
+                FoundMessage(
+                    self._corpus[each.hit.section].messages[line],
+                    is_match=(each.hit.section, line) in self._matching,
+                )
+                for line in range(each.start, each.end)
+            ]
+            for each in self.windows
         ]
+
+
+def _hits(corpus: Sequence[RunMessages], query: HistoryQuery) -> list[Hit]:
+    terms = analyzer_named(query.analyzer).terms
+    places = [
+        (section, line) for section, run in enumerate(corpus) for line in range(len(run.messages))
+    ]
+    documents = [
+        Counter(terms(indexed_text(each, includes_own=query.includes_own)))
+        for run in corpus
+        for each in run.messages
+    ]
+    scores = ranked(query.terms, documents, query.bm25)
+    return [Hit(*places[index], score) for index, score in scores]
 
 
 async def reference_ranking(source: HistorySource, query: HistoryQuery) -> ReferenceRanking:
@@ -64,8 +78,7 @@ async def reference_ranking(source: HistorySource, query: HistoryQuery) -> Refer
         else:
             messages = await source.run_history(run_id=run.run_id)
         records.append((run, messages))
-    corpus = await asyncio.to_thread(corpus_of, records)
-    ranking = ReferenceRanking(corpus, query)
-    ranking.run_count = sum(bool(messages) for _, messages in records)
-    ranking.skipped = skipped
-    return ranking
+    run_count = sum(bool(messages) for _, messages in records)
+    return await asyncio.to_thread(
+        lambda: ReferenceRanking(corpus_of(records), query, run_count=run_count, skipped=skipped)
+    )

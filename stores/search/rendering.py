@@ -36,6 +36,8 @@ LONG_EXCERPT = 500
 SHORT_EXCERPT = 200
 """Characters shown of system text and of arguments of tool calls."""
 
+_JSON = json.JSONEncoder(ensure_ascii=False)
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -105,7 +107,7 @@ def _of_response(part: ModelResponsePart) -> Line | None:
         case TextPart():
             return Line("Assistant", part.content)
         case ToolCallPart():
-            arguments = json.dumps(part.args_as_dict(), ensure_ascii=False)
+            arguments = _JSON.encode(part.args_as_dict())
             is_own = _is_own(part.tool_name)
             return Line(f"Tool Call [{part.tool_name}]", arguments, SHORT_EXCERPT, is_own)
         case SpeechPart():

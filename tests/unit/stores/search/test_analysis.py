@@ -53,11 +53,11 @@ def test_symbols_tell_names_apart() -> None:
 def test_terms_and_tokens_say_the_same_of_any_text(text: str) -> None:
     for analyzer in (STANDARD, REGEX):
         terms = analyzer.terms(text)
-        tokens = list(analyzer.tokens(text, set(terms)))
+        tokens = list(analyzer.finder(set(terms))(text))
         assert Counter(each.term for each in tokens) == Counter(terms)
         wanted = set(terms[:2])
         some = [each for each in tokens if each.term in wanted]
-        assert list(analyzer.tokens(text, wanted)) == some
+        assert list(analyzer.finder(wanted)(text)) == some
         assert all(0 <= each.start < each.end <= len(text) for each in tokens)
         assert set(analyzer.query_terms(text)) <= set(analyzer.terms(text))
 
@@ -87,21 +87,21 @@ def test_an_unknown_analyzer_is_refused() -> None:
 @pytest.mark.spec("CS-33", "CS-34")
 def test_an_excerpt_shows_the_match_wherever_it_is() -> None:
     text = "x " * 9500 + "needle " + "y " * 500
-    shown = clipped(text, 500, {"needle"}, REGEX)
+    shown = clipped(text, 500, REGEX.finder({"needle"}))
     assert "needle" in shown
     assert shown.startswith("...")
     assert shown.endswith("...")
     assert len(shown) == 506
-    head = clipped("needle " + text, 500, {"needle"}, REGEX)
+    head = clipped("needle " + text, 500, REGEX.finder({"needle"}))
     assert head == ("needle " + text)[:500] + "..."
-    assert clipped(text, 500, {"absent"}, REGEX) == text[:500] + "..."
-    assert clipped("short", 500, {"short"}, REGEX) == "short"
-    assert clipped("x" * 400 + " " + "n" * 450, 500, {"n" * 450}, REGEX).count("n") == 450
+    assert clipped(text, 500, REGEX.finder({"absent"})) == text[:500] + "..."
+    assert clipped("short", 500, REGEX.finder({"short"})) == "short"
+    assert clipped("x" * 400 + " " + "n" * 450, 500, REGEX.finder({"n" * 450})).count("n") == 450
 
 
 def test_an_excerpt_is_where_most_terms_stand_together() -> None:
     text = "window " + "a " * 500 + "the window size is 4 GB " + "b " * 500
-    assert "window size is 4 GB" in clipped(text, 200, {"window", "size"}, STANDARD)
+    assert "window size is 4 GB" in clipped(text, 200, STANDARD.finder({"window", "size"}))
 
 
 @pytest.mark.timeout(10)  # the stemmer would take an hour
