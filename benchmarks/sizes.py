@@ -49,7 +49,7 @@ WIDE = Plan(steps=40, size_bytes=60_000)
 
 LONGEST_RUN = timedelta(hours=1)
 
-SEARCHED = ("search_log", "search_state")
+SEARCHED = ("search_log", "search_segments", "search_state")
 """What `ConversationSearch` is answered from: the terms of each text."""
 
 STEPS_OF_500_MESSAGES = 250

@@ -30,6 +30,7 @@ from stores.mongo.media_sweeping import MediaSweeper
 from stores.mongo.references import MEDIA_SOURCES, unreferred
 from stores.mongo.removing import ALWAYS, OF_RUNS, Before, Remover, RunToRemove
 from stores.mongo.search_log import LOG
+from stores.mongo.search_segments import SEGMENTS
 from stores.paging import microseconds, time_at
 
 ERASURES = "erasures"
@@ -39,8 +40,8 @@ SHORTEST_GRACE = timedelta(hours=1)
 
 _OF_WORKSPACES = (
     *OF_RUNS,
-    *("positions", "messages", LOG, "conversation_messages", "turns", "variants"),
-    *(ROWS, GRANTS, "conversations", "runs"),
+    *("positions", "messages", SEGMENTS, LOG, "conversation_messages", "turns"),
+    *("variants", ROWS, GRANTS, "conversations", "runs"),
 )
 """Collections whose rows name their workspace. Heads of commits are closed, and stay; so do the
 numbers of keyword lanes, which whoever has read a lane goes on from."""
@@ -265,8 +266,9 @@ class Eraser:
         async for each in heads:
             await self._end_conversations([each["conversation_id"]])
         gone = {"workspace_id": self._workspace_id}
-        logs = await self._database[LOG].delete_many(gone)  # they keep the messages that they name
-        await self._count(Counter({LOG: logs.deleted_count}))
+        for name in (SEGMENTS, LOG):  # which keeps the messages that it names
+            done = await self._database[name].delete_many(gone)
+            await self._count(Counter({name: done.deleted_count}))
         remover = self._remover()
         await remover.runs({"workspace_id": self._workspace_id})
         await self._count(remover.counts)

@@ -303,6 +303,13 @@ INDEXES: tuple[Index, ...] = (
         fields=("messages",),
         only={"messages": {"$exists": True}},
     ),
+    Index(
+        name="search_segments_last_v1",
+        collection="search_segments",
+        fields=("workspace_id", "conversation_id", "last"),
+        only={"last": {"$exists": True}},
+        is_unique=True,
+    ),
     *_of_keywords(),
     Index(
         name="tool_attempts_run_v1",
@@ -353,6 +360,7 @@ COLLECTIONS: tuple[str, ...] = (
     "principals",
     "runs",
     "search_log",
+    "search_segments",
     "snapshots",
     "stream_chunks",
     "tool_attempts",

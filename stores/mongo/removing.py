@@ -27,6 +27,7 @@ from stores.mongo.leftovers import View
 from stores.mongo.media_sweeping import MediaSweeper
 from stores.mongo.references import unreferred
 from stores.mongo.search_log import LOG, forget_outdated, note_outdated
+from stores.mongo.search_segments import SEGMENTS
 from stores.mongo.streaming import STREAMS
 from stores.mongo.transactions import run_transaction
 
@@ -45,6 +46,7 @@ MARKED = frozenset({"events", "snapshots", "tool_effects", "positions"})
 
 OF_CONVERSATIONS: dict[str, Document] = {
     "conversation_messages": {},
+    SEGMENTS: {"last": {"$gt": 0}},
     LOG: {"sequence": {"$gt": 0}},
     GRANTS: {"principal_id": {"$exists": True}},
 }
@@ -273,7 +275,8 @@ class Remover:
         """While there were snapshots, a search may have brought the logs up to them once more."""
         mine: Document = {"workspace_id": self._workspace_id}
         mine["conversation_id"] = {"$in": sorted(conversations)}
-        await self._delete(LOG, {**mine, **OF_CONVERSATIONS[LOG]})
+        for each in (SEGMENTS, LOG):
+            await self._delete(each, {**mine, **OF_CONVERSATIONS[each]})
 
     async def _forget_search(self, conversations: AbstractSet[str], removed: Sequence[str]) -> None:
         """Remove the logs of conversations that have no other runs; the rest are to be rebuilt."""
@@ -283,6 +286,7 @@ class Remover:
             if not each:
                 left["conversation_id"] = {"$exists": False}
             if await self._database["runs"].find_one(left, {"_id": 1}) is None:
+                await self._delete(SEGMENTS, mine)
                 await self._delete(LOG, mine)
                 await forget_outdated(self._database, self._workspace_id, each)
             else:

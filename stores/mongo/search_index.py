@@ -7,37 +7,30 @@ a stream for each search, of which only what the query asks for is kept.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
 from bson import decode_all  # pyright: ignore[reportUnknownVariableType]
-from numpy.typing import NDArray
-from pydantic import ValidationError
-from pydantic_ai.messages import ModelMessage
+from pymongo.asynchronous.client_session import AsyncClientSession
 
-from stores.digests import load_message, load_messages
 from stores.mongo.client import Database, MongoConnection
 from stores.mongo.documents import Document
 from stores.mongo.failures import store_errors
 from stores.mongo.reindexing import Reindexed, Tell, reindex
 from stores.mongo.search_indexer import SearchIndexer
 from stores.mongo.search_log import COMPLETE, LOG, STATE, of_conversation
-from stores.mongo.search_ranking import hits_of, scores_of
-from stores.mongo.search_terms import terms_id
+from stores.mongo.search_ranking import LogRanking, hits_of, in_thread_if, scores_of
+from stores.mongo.search_segments import SEGMENTS, of_segments
+from stores.mongo.search_terms import inflated, terms_id
 from stores.mongo.search_texts import SearchTexts
 from stores.mongo.search_upkeep import SearchUpkeep
-from stores.mongo.search_view import LogView, Places
+from stores.mongo.search_view import LogView
 from stores.mongo.search_writer import LoggedConversations
 from stores.search.analysis import AnalyzerName, analyzer_named
-from stores.search.corpus import Section
-from stores.search.identity import without_summary
 from stores.search.query import (
-    FoundMessage,
     HistoryQuery,
     IndexUnusableError,
-    Window,
     windows_of,
 )
 
@@ -47,15 +40,17 @@ MEMORY_BYTES = 256 * 1024 * 1024
 _FEW_ENTRIES = 5_000
 """Messages up to which ranking takes less than a millisecond, and is not worth a thread."""
 
-_LONG_BODIES = 200_000
-"""Characters of messages whose parsing takes longer than that."""
-
 _MOST_NEWS = 100
 """Appends that are read with the question what is new; more come as a stream."""
 
-_MOST_ATTEMPTS = 10
+_BATCH = 64
+"""Appends or segments that are read together: one batch is taken while the next is inflated."""
 
-Result = TypeVar("Result")
+_MOST_ATTEMPTS = 10
+_UNREADABLE = (
+    "it changes faster than it can be read, or has lost a part; then `perdure reindex` makes it "
+    "again"
+)
 
 
 @dataclass(kw_only=True)
@@ -152,7 +147,7 @@ class SearchIndex:
     def _database(self) -> Database:
         return self._connection.database
 
-    async def rank(self, query: HistoryQuery) -> "LogRanking":
+    async def rank(self, query: HistoryQuery) -> LogRanking:
         """See `HistoryIndex.rank`."""
         if query.analyzer_id != self._analyzer.id:
             message = (
@@ -176,7 +171,7 @@ class SearchIndex:
 
     # From memory
 
-    async def _rank_conversation(self, query: HistoryQuery) -> "LogRanking":
+    async def _rank_conversation(self, query: HistoryQuery) -> LogRanking:
         conversation_id = query.conversation_id or ""
         place = (self._workspace_id, conversation_id, query.includes_own)
         slot = self._views.slot(place)
@@ -195,6 +190,11 @@ class SearchIndex:
     async def _refresh(self, slot: _Slot, conversation_id: str, *, includes_own: bool) -> None:
         await self.indexer.settle(conversation_id)
         for _ in range(_MOST_ATTEMPTS):
+            if slot.last_id is None and not await self._take_segments(slot, conversation_id):
+                slot.begin_again(includes_own=includes_own)
+                continue
+            if slot.view.size_bytes > self._views.memory_bytes:
+                return  # and be read as a stream
             news = await self._news(conversation_id, slot.view.until.get(conversation_id, 0))
             self._check_complete(is_complete=news.is_complete)
             if news.is_behind:
@@ -205,11 +205,10 @@ class SearchIndex:
                 self._check_analyzer(slot.view)
                 if slot.view.is_searched:  # a first search is done before that
                     entries = slot.view.entries
-                    await _in_thread_if(entries.is_long_to_unpack, entries.unpack)
+                    await in_thread_if(entries.is_long_to_unpack, entries.unpack)
                 return
             slot.begin_again(includes_own=includes_own)
-        message = "it changes faster than it can be read"
-        raise IndexUnusableError(message)
+        raise IndexUnusableError(_UNREADABLE)
 
     async def _take(self, slot: _Slot, news: "_News", conversation_id: str) -> bool:
         view = slot.view
@@ -222,27 +221,55 @@ class SearchIndex:
         query = of_conversation(
             self._workspace_id, conversation_id, after=view.until[conversation_id]
         )
-        return await self._stream(query, view, slot)
+        return await self._stream(LOG, query, view, slot)
 
-    async def _stream(self, query: Document, view: LogView, slot: _Slot | None = None) -> bool:
-        """Take appends, each batch in a thread while the next is read; whether none was missing."""
-        fields = _FIELDS | (_OWN_FIELDS if view.includes_own else {})
-        sort = [("workspace_id", 1), ("conversation_id", 1), ("sequence", 1)]
-        cursor = self._database[LOG].find_raw_batches(query, fields, sort=sort, batch_size=500)
+    async def _take_segments(self, slot: _Slot, conversation_id: str) -> bool:
+        query = of_segments(self._workspace_id, conversation_id)
+        return await self._stream(SEGMENTS, query, slot.view, slot)
 
-        def take(batch: Any) -> bool:  # noqa: ANN401 - see `_decoded`
-            documents = _decoded(batch)
-            if slot is not None:
-                slot.last_id = documents[-1]["_id"]
-            return view.take(documents)
+    async def _stream(
+        self,
+        collection: str,
+        query: Document,
+        view: LogView,
+        slot: _Slot | None = None,
+        session: AsyncClientSession | None = None,
+    ) -> bool:
+        """Take what matches, each batch in a thread while the next is read.
 
-        last: asyncio.Future[bool] | None = None
-        async for batch in cursor:
+        Args:
+            collection: the log or its segments.
+            query: for what to take.
+            view: takes it.
+            slot: of the view, if it is to be kept.
+            session: to read in.
+
+        Returns:
+            Whether nothing was missing.
+        """
+        fields = {} if view.includes_own else {"own_terms": 0}
+        number = "sequence" if collection == LOG else "last"
+        sort = [("workspace_id", 1), ("conversation_id", 1), (number, 1)]
+        cursor = self._database[collection].find_raw_batches(
+            query, fields, sort=sort, batch_size=_BATCH, session=session
+        )
+
+        async def take(batch: Any, last: "asyncio.Task[bool] | None") -> bool:  # noqa: ANN401 - see `_decoded`
+            documents = await asyncio.to_thread(_decoded, batch)
             if last is not None and not await last:
                 return False
+            if slot is not None and documents:
+                slot.last_id = documents[-1].get("last_id", documents[-1]["_id"])
+            return await asyncio.to_thread(view.take, documents)
+
+        last: asyncio.Task[bool] | None = None
+        async for batch in cursor:
+            before, last = last, asyncio.create_task(take(batch, last))
+            if before is not None and not await before:
+                await last
+                return False
             if slot is not None and view.size_bytes > self._views.memory_bytes:
-                return True
-            last = asyncio.ensure_future(asyncio.to_thread(take, batch))
+                break
         return last is None or await last
 
     async def _news(self, conversation_id: str, until: int) -> "_News":
@@ -303,44 +330,46 @@ class SearchIndex:
 
     # As a stream
 
-    async def _rank_stream(self, query: HistoryQuery) -> "LogRanking":
-        conversation_id = query.conversation_id or ""
-        behind: Document = {"workspace_id": self._workspace_id, "unindexed": True}
-        wanted: Document = {"workspace_id": self._workspace_id, "sequence": {"$exists": True}}
+    async def _rank_stream(self, query: HistoryQuery) -> LogRanking:
+        place: Document = {"workspace_id": self._workspace_id}
         if query.scope == "conversation":
-            behind["conversation_id"] = wanted["conversation_id"] = conversation_id
-        await self.indexer.settle(behind.get("conversation_id"))
+            place["conversation_id"] = query.conversation_id or ""
+        await self.indexer.settle(place.get("conversation_id"))
         for _ in range(_MOST_ATTEMPTS):
             is_complete = await self._database[STATE].find_one(COMPLETE) is not None
             self._check_complete(is_complete=is_complete)
-            if await self._database["snapshots"].find_one(behind, {"_id": 1}):
-                await self.indexer.catch_up(behind.get("conversation_id"))
+            if await self._database["snapshots"].find_one({**place, "unindexed": True}, {"_id": 1}):
+                await self.indexer.catch_up(place.get("conversation_id"))
                 continue
             view = LogView(includes_own=query.includes_own, only=query.terms)
-            if await self._stream(wanted, view):
+            if await self._take_all(place, view):
                 self._check_analyzer(view)
                 return await self._ranked(view, query)
-        message = "it changes faster than it can be read"
-        raise IndexUnusableError(message)
+        raise IndexUnusableError(_UNREADABLE)
 
-    async def _ranked(self, view: LogView, query: HistoryQuery) -> "LogRanking":
+    async def _take_all(self, place: Document, view: LogView) -> bool:
+        """Take a log or all, as they were at one moment: what is in no segment is not missed."""
+        tail = {**place, "sequence": {"$exists": True}, "is_merged": {"$exists": False}}
+        segments = {**place, "last": {"$exists": True}}
+        async with self._connection.client().start_session(snapshot=True) as session:
+            return await self._stream(
+                SEGMENTS, segments, view, session=session
+            ) and await self._stream(LOG, tail, view, session=session)
+
+    async def _ranked(self, view: LogView, query: HistoryQuery) -> LogRanking:
         def rank() -> LogRanking:
             places = view.places(query.run_id)
             scores = scores_of(view, places, query.terms, query.bm25)
             windows = windows_of(hits_of(scores, places.starts), places.sections, query)
             return LogRanking(self._texts, view, places, scores, windows)
 
-        ranking = await _in_thread_if(len(view.digests) > _FEW_ENTRIES, rank)
+        ranking = await in_thread_if(len(view.digests) > _FEW_ENTRIES, rank)
         view.is_searched = True
         return ranking
 
 
 def _decoded(batch: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - the driver's types say documents; they are bytes
-    return decode_all(batch)
-
-
-async def _in_thread_if(is_long: bool, work: Callable[[], Result]) -> Result:  # noqa: FBT001 - reads as a sentence
-    return await asyncio.to_thread(work) if is_long else work()
+    return [inflated(each) for each in decode_all(batch)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -353,90 +382,10 @@ class _News:
     appends: Sequence[Mapping[str, Any]]
 
     @classmethod
-    def of(cls, rows: Sequence[Mapping[str, Any]]) -> "_News":
+    def of(cls, rows: Sequence[Document]) -> "_News":
         return cls(
             is_complete=any(each.get("_id") == COMPLETE["_id"] for each in rows),
             is_behind=any("behind" in each for each in rows),
             last_id=next((each["known"] for each in rows if "known" in each), None),
-            appends=[each for each in rows if "sequence" in each],
+            appends=[inflated(each) for each in rows if "sequence" in each],
         )
-
-
-class LogRanking:
-    """See `Ranking`: of a view as it was when it was ranked."""
-
-    def __init__(
-        self,
-        texts: SearchTexts,
-        view: LogView,
-        places: Places,
-        scores: NDArray[np.float64],
-        windows: Sequence[Window],
-    ) -> None:
-        self._texts = texts
-        self._digests = view.digests
-        self._copies = view.copies
-        self._places = places
-        self._scores = scores
-        self.sections: Sequence[Section] = places.sections
-        self.windows: Sequence[Window] = windows
-        self.message_count = len(places.flat)
-        self.run_count = places.run_count
-        self.skipped = places.skipped
-
-    async def messages(self) -> list[list[FoundMessage]]:
-        """See `Ranking.messages`. One query, and what large texts lie elsewhere.
-
-        A message whose run has taken it back since is shown as another run has it.
-        """
-        wanted = [self._places_of(each) for each in self.windows]
-        entries = {at: int(self._places.flat[at]) for each in wanted for at in each}
-        found = await self._load({self._digests[each] for each in entries.values()})
-        gone = [each for each in entries.values() if self._digests[each] not in found]
-        found |= await self._load({copy for each in gone for copy in self._copies.get(each, ())})
-
-        def message(at: int) -> FoundMessage:
-            entry = entries[at]
-            digests = (self._digests[entry], *self._copies.get(entry, ()))
-            readable = next((found[each] for each in digests if each in found), None)
-            return FoundMessage(readable, is_match=bool(self._scores[at] > 0))
-
-        return [[message(at) for at in each] for each in wanted]
-
-    def _places_of(self, window: Window) -> range:
-        start = int(self._places.starts[window.hit.section])
-        return range(start + window.start, start + window.end)
-
-    async def _load(self, digests: set[str]) -> dict[str, ModelMessage]:
-        texts = await self._texts.load(list(digests)) if digests else {}
-        size = sum(map(len, texts.values()))
-        return await _in_thread_if(size > _LONG_BODIES, lambda: _loaded(texts))
-
-
-def _loaded(texts: Mapping[str, str]) -> dict[str, ModelMessage]:
-    """The messages of these texts, without summaries; one that is damaged is left out."""
-    loaded: Sequence[ModelMessage | None]
-    try:
-        loaded = load_messages(texts.values())
-    except ValidationError:
-        loaded = [_loaded_or_none(text) for text in texts.values()]
-    searched = [each and without_summary(each) for each in loaded]
-    return {digest: each for digest, each in zip(texts, searched, strict=True) if each is not None}
-
-
-def _loaded_or_none(text: str) -> ModelMessage | None:
-    try:
-        return load_message(text)
-    except ValidationError:
-        return None
-
-
-_FIELDS = dict.fromkeys(
-    (
-        *("conversation_id", "sequence", "run_id", "started_at", "analyzer", "places", "hashes"),
-        *("messages", "terms", "changes", "inherited", "renewed", "dropped", "unreadable"),
-        "is_reset",
-    ),
-    1,
-)
-_OWN_FIELDS = {"own_terms": 1}

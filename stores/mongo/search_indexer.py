@@ -20,8 +20,10 @@ from stores.digests import load_message
 from stores.errors import StoreError
 from stores.histories import positions_in
 from stores.mongo.client import Database, MongoConnection
-from stores.mongo.documents import Document, ranges_in, snapshot_row
+from stores.mongo.documents import Document, snapshot_row
 from stores.mongo.search_log import LOG, Append, LogEntry, LoggedRun, hash_number, of_run
+from stores.mongo.search_segments import SEGMENTS, is_due, put_together
+from stores.mongo.search_stored import digests_of, without
 from stores.mongo.search_terms import terms_id
 from stores.mongo.search_texts import SearchTexts
 from stores.mongo.search_upkeep import SearchUpkeep
@@ -48,8 +50,6 @@ DEADLINE_SECONDS = 2.0
 
 _LONG_TEXT = 50_000
 """Characters of a message that is read in a thread: counting them takes some 10 ms."""
-
-_NAMED = {"ranges": 1, "state": 1}
 
 _LAG = (PyMongoError, StoreError, TimeoutError, OutdatedError, ValueError, KeyError)
 
@@ -109,6 +109,7 @@ class SearchIndexer:
             async with asyncio.timeout(DEADLINE_SECONDS):
                 if plan is None or not await self._log_plan(run, plan):
                     await self.catch_up_run(run)
+                await self._put_together(run)
         except _LAG as error:
             self._forget(run)
             _LOGGER.warning(
@@ -170,6 +171,15 @@ class SearchIndexer:
                 await self._forget_removed(run)
         return True
 
+    async def _put_together(self, run: RunFacts) -> None:
+        """Make segments of what was appended, once it is enough."""
+        known, _ = self._log_of(run)
+        async with known.lock:
+            head = known.head or 0
+            if is_due(head, known.segmented):
+                last = await put_together(self._connection, self._workspace_id, run.conversation_id)
+                known.segmented = head if is_due(head, last) else last
+
     # Later
 
     async def begin_again(self, conversation_id: str) -> None:
@@ -203,6 +213,7 @@ class SearchIndexer:
                     started_at=found["started_at"],
                 )
                 await self.catch_up_run(facts)
+                await self._put_together(facts)
         return len(run_ids)
 
     async def catch_up_run(self, run: RunFacts) -> None:
@@ -241,7 +252,7 @@ class SearchIndexer:
         named: dict[int, Sequence[str]] = {}
         for row in filter(_is_read, rows):
             counts = row.state == "complete" and row.mark is None
-            digests = await self._digests(run, row)
+            digests = await digests_of(self._database, self._workspace_id, run.run_id, row)
             if digests is not None and row.names_positions:
                 found_at = dict(zip(positions_in(row.ranges), digests, strict=True))
                 # An interrupted one adds nothing, but may have stamped what is there.
@@ -255,7 +266,9 @@ class SearchIndexer:
         append = Append(run_id=run.run_id, branch="", started_at=run.started_at)
         taken_back = [row for row in rows if row.mark in _TAKEN_BACK]
         if taken_back:
-            append.dropped, live = await self._taken_back(run, logged, taken_back)
+            append.dropped, live = await without(
+                self._database, self._workspace_id, run.run_id, logged, taken_back
+            )
             away = set(append.dropped)
             placed = live | {place: each for place, each in placed.items() if place not in away}
         if placed:
@@ -307,32 +320,6 @@ class SearchIndexer:
         await log.append(replace(append, overlapped=row.sequence), logged)
         return True
 
-    async def _taken_back(
-        self, run: RunFacts, logged: LoggedRun, rows: Sequence[SnapshotRow]
-    ) -> tuple[list[int], dict[int, str]]:
-        """The places to drop once these snapshots do not count, and the digests at all others.
-
-        A place goes when its message was taken back, or when none but these snapshots named it.
-        """
-        query: Document = {"run_id": run.run_id, "workspace_id": self._workspace_id}
-        positions, snapshots = self._database["positions"], self._database["snapshots"]
-        found = positions.find({**query, "live": True}, {"position": 1, "message": 1})
-        live = {each["position"]: each["message"] async for each in found}
-        counted: list[Document] = [
-            {"live": True, "state": "complete"},
-            {"pruned_at": {"$exists": True}},
-        ]
-        named = [await snapshots.find({**query, **each}, _NAMED).to_list() for each in counted]
-        complete = (row for rows in named for row in rows if row["state"] == "complete")
-        kept = {p for each in complete for p in positions_in(ranges_in(each["ranges"]))}
-        lost = {p for row in rows for p in positions_in(row.ranges)}
-        dropped = (lost - (kept & live.keys())) & logged.held.keys()
-        return sorted(dropped), {
-            place: digest
-            for place, digest in live.items()
-            if place in logged.held and place not in dropped
-        }
-
     async def _loaded_append(
         self,
         run: RunFacts,
@@ -353,25 +340,6 @@ class SearchIndexer:
         append = await self._append_of(run, log, logged, readable, texts)
         append.dropped = [*append.dropped, *dropped]
         return append, {digest for _, digest in new} - texts.keys()
-
-    # Reading
-
-    async def _digests(self, run: RunFacts, row: SnapshotRow) -> list[str] | None:
-        """The digests of a snapshot's messages; `None` when one of its positions is missing."""
-        start = min((each for each, _ in row.ranges), default=0)
-        end = max((each for _, each in row.ranges), default=0)
-        query: Document = {
-            "run_id": run.run_id,
-            "workspace_id": self._workspace_id,
-            "live": True,
-            "position": {"$gte": start, "$lt": end},
-        }
-        found = self._database["positions"].find(query, {"position": 1, "message": 1})
-        digests = {each["position"]: each["message"] async for each in found}
-        try:
-            return [digests[each] for each in positions_in(row.ranges)]
-        except KeyError:
-            return None
 
     # Writing
 
@@ -435,7 +403,12 @@ class SearchIndexer:
         snapshots = self._database["snapshots"]
         if await snapshots.find_one({**place, "run_id": run.run_id}, {"_id": 1}) is None:
             place["conversation_id"] = run.conversation_id
-            await self._database[LOG].delete_many({**place, **of_run(run.run_id)})
+            logged = {**place, **of_run(run.run_id)}
+            first = await self._database[LOG].find_one(logged, sort=[("sequence", 1)])
+            if first is not None:
+                covering = {**place, "last": {"$gte": first["sequence"]}}
+                await self._database[SEGMENTS].delete_many(covering)
+            await self._database[LOG].delete_many(logged)
             self._forget(run)
 
 

@@ -1,6 +1,6 @@
-"""The counted terms of an append, packed into a few bytes, and read from them.
+"""The counted terms of an append or several, packed into a few bytes, and read from them.
 
-All terms of the append are spelled out once, sorted, each on a line; messages hold numbers of lines
+All terms of the messages are spelled out once, sorted, a line each; messages hold numbers of lines
 and how often. Deflated, that takes a third of the room of 64-bit keys for what people and programs
 write. A term can be looked for without unpacking anything: it is a line of the text.
 
@@ -11,12 +11,13 @@ bytes or 4; likewise how often it is there, 1 byte or 4.
 
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stores.mongo.documents import Document
 from stores.search.counting import CountedTerms, term_key
 
 _FORMAT = "/2"
@@ -60,34 +61,77 @@ def packed(documents: Sequence[CountedTerms]) -> bytes:
         found = sorted((line[term], count) for term, count in each.items())
         lines += (number for number, _ in found)
         counts += (count for _, count in found)
+    return _written(
+        terms,
+        lengths=np.array([each.length for each in documents], "<u4"),
+        sizes=np.array([len(each) for each in counted], "<u4"),
+        lines=np.array(lines, "<u4"),
+        counts=np.array(counts, "<u4"),
+    )
+
+
+def joined(parts: Iterable[tuple[bytes | None, int]]) -> bytes:
+    """The counted terms of all messages of several appends.
+
+    Args:
+        parts: what `packed` made of each, or `None` when none of its messages has a term; and how
+            many messages they are.
+    """
+    blocks = [(TermBlock(zlib.decompress(data), 0) if data else None, n) for data, n in parts]
+    spelled_out = {id(block): block.terms() for block, _ in blocks if block}
+    terms = sorted(set[str]().union(*spelled_out.values()))
+    line = {term: number for number, term in enumerate(terms)}
+    nothing = np.zeros(0, "<u4")
+    columns: list[tuple[Array, ...]] = []
+    for block, count in blocks:
+        if block is None:
+            columns.append((np.zeros(count, "<u4"), np.zeros(count, "<u4"), nothing, nothing))
+            continue
+        numbers = np.array([line[each] for each in spelled_out[id(block)]], "<u4")
+        columns.append((block.lengths, block.sizes, numbers[block.lines], block.counts))
+    lengths, sizes, lines, counts = map(np.concatenate, zip(*columns, strict=True))
+    return _written(terms, lengths=lengths, sizes=sizes, lines=lines, counts=counts)
+
+
+def _written(
+    terms: Sequence[str], *, lengths: Array, sizes: Array, lines: Array, counts: Array
+) -> bytes:
     wide_lines = len(terms) > _MOST_LINES
-    wide_counts = max(counts, default=0) >= _MOST_COUNTED
+    wide_counts = counts.max(initial=0) >= _MOST_COUNTED
     flags = wide_lines * _WIDE_LINES | wide_counts * _WIDE_COUNTS
     # Distances may be below 0, from one message to the next; they wrap, and so do their sums.
-    distances = np.diff(np.array([0, *lines], "<u4" if wide_lines else "<u2"))
+    distances = np.diff(lines.astype("<u4" if wide_lines else "<u2"), prepend=0)
     body = (
-        _HEAD.pack(flags, len(documents), len(lines)),
-        np.array([each.length for each in documents], "<u4").tobytes(),
-        np.array([len(each) for each in counted], "<u4").tobytes(),
-        distances.tobytes(),
-        np.array(counts, "<u4" if wide_counts else "u1").tobytes(),
+        _HEAD.pack(flags, len(lengths), len(lines)),
+        lengths.astype("<u4").tobytes(),
+        sizes.astype("<u4").tobytes(),
+        distances.astype("<u4" if wide_lines else "<u2").tobytes(),
+        counts.astype("<u4" if wide_counts else "u1").tobytes(),
         "\n".join(["", *terms, ""]).encode(errors="surrogatepass"),
     )
     return zlib.compress(b"".join(body))
 
 
+def inflated(document: Document) -> Document:
+    """An append or segment with its terms inflated, as a view takes it."""
+    for name in ("terms", "own_terms"):
+        if name in document:
+            document[name] = zlib.decompress(document[name])
+    return document
+
+
 class TermBlock:
-    """The counted terms of an append, in memory.
+    """The counted terms of an append or segment, in memory.
 
     Args:
-        data: what `packed` made.
+        data: what `packed` made, inflated.
         first: the entry of its first message; the others follow.
     """
 
     __slots__ = ("_counts_at", "_data", "_flags", "_size", "_text_at", "count", "first")
 
     def __init__(self, data: bytes, first: int) -> None:
-        self._data = zlib.decompress(data)
+        self._data = data
         self._flags, self.count, self._size = _HEAD.unpack_from(self._data)
         self.first = first
         lines_at = _HEAD.size + 8 * self.count
@@ -104,6 +148,29 @@ class TermBlock:
         """How many terms each message has."""
         return np.frombuffer(self._data, "<u4", self.count, _HEAD.size)
 
+    @property
+    def sizes(self) -> Array:
+        """How many different terms each message has."""
+        return np.frombuffer(self._data, "<u4", self.count, _HEAD.size + 4 * self.count)
+
+    @property
+    def lines(self) -> Array:
+        """Of each message in turn, the numbers of its terms among all, ascending."""
+        kind = "<u4" if self._flags & _WIDE_LINES else "<u2"
+        distances = np.frombuffer(self._data, kind, self._size, _HEAD.size + 8 * self.count)
+        return distances.cumsum(dtype=kind)
+
+    @property
+    def counts(self) -> Array:
+        """How often each of those is there."""
+        kind = "<u4" if self._flags & _WIDE_COUNTS else "u1"
+        return np.frombuffer(self._data, kind, self._size, self._counts_at)
+
+    def terms(self) -> list[str]:
+        """All different terms, as they are spelled, sorted."""
+        text = self._data[self._text_at + 1 : -1].decode(errors="surrogatepass")
+        return text.split("\n") if text else []
+
     def find(self, line: bytes) -> tuple[Array, Array] | None:
         """The entries with a term, and how often each holds it; `None` when none does.
 
@@ -115,30 +182,17 @@ class TermBlock:
             return None
         number = self._data.count(b"\n", self._text_at, at)
         if self.count == 1:
-            counted = self._counts()[number : number + 1]
+            counted = self.counts[number : number + 1]
             return np.array([self.first]), counted
-        places: Array = np.flatnonzero(self._lines() == number)
-        ends: Array = np.cumsum(self._sizes())
-        return self.first + np.searchsorted(ends, places, side="right"), self._counts()[places]
+        places: Array = np.flatnonzero(self.lines == number)
+        ends: Array = np.cumsum(self.sizes)
+        return self.first + np.searchsorted(ends, places, side="right"), self.counts[places]
 
     def postings(self) -> tuple[Array, Array, Array]:
         """Key, entry and count of each term of each message."""
-        text = self._data[self._text_at + 1 : -1].decode(errors="surrogatepass")
-        keys = np.array(list(map(term_key, text.split("\n"))) if text else [], np.uint64)
+        keys = np.array(list(map(term_key, self.terms())), np.uint64)
         entries = np.arange(self.first, self.first + self.count, dtype=np.int32)
-        return keys[self._lines()], np.repeat(entries, self._sizes()), self._counts()
-
-    def _sizes(self) -> Array:
-        return np.frombuffer(self._data, "<u4", self.count, _HEAD.size + 4 * self.count)
-
-    def _lines(self) -> Array:
-        kind = "<u4" if self._flags & _WIDE_LINES else "<u2"
-        distances = np.frombuffer(self._data, kind, self._size, _HEAD.size + 8 * self.count)
-        return distances.cumsum(dtype=kind)
-
-    def _counts(self) -> Array:
-        kind = "<u4" if self._flags & _WIDE_COUNTS else "u1"
-        return np.frombuffer(self._data, kind, self._size, self._counts_at)
+        return keys[self.lines], np.repeat(entries, self.sizes), self.counts
 
 
 def line_of(term: str) -> bytes:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from stores.mongo.search_entries import SearchedEntries
 from stores.mongo.search_log import numbers_in, references_in
+from stores.mongo.search_segments import appends_in
 from stores.search.corpus import Inheritance, Section
 
 _NO_CHANGES: frozenset[str] = frozenset()
@@ -101,22 +102,30 @@ class LogView:
         return self.entries.size_bytes + _BYTES_OF_ENTRY * len(self.digests)
 
     def take(self, documents: Iterable[Mapping[str, Any]]) -> bool:
-        """Take in appends, each conversation's in their order; whether none is missing."""
+        """Take in appends or segments, each conversation's in their order.
+
+        Returns:
+            Whether none is missing. If one is, a view has to begin again.
+        """
         for document in documents:
-            conversation, sequence = document["conversation_id"], document["sequence"]
-            known = self.until.get(conversation, 0)
-            if document.get("is_reset"):
-                if known:
+            for append in appends_in(document):
+                if not self._follows(append):
                     return False
-            elif sequence != known + 1:
-                return False
-            self.until[conversation] = sequence
+                self.until[append["conversation_id"]] = append["sequence"]
+                if not append.get("is_reset"):
+                    self._take_record(append)
             self.kept_terms.add(document["analyzer"])
-            if not document.get("is_reset"):
-                self._take_record(document)
-                self.entries.take(document, includes_own=self.includes_own)
+            self.entries.take(document, includes_own=self.includes_own)
             self._places = None
         return True
+
+    def _follows(self, append: Mapping[str, Any]) -> bool:
+        known = self.until.get(append["conversation_id"], 0)
+        if "is_merged" in append:  # since the segments were read
+            return False
+        if append.get("is_reset"):
+            return not known
+        return bool(append["sequence"] == known + 1)
 
     def _take_record(self, document: Mapping[str, Any]) -> None:
         conversation, sequence = document["conversation_id"], document["sequence"]

@@ -23,6 +23,7 @@ from stores.mongo.search_log import (
     of_conversation,
     of_run,
 )
+from stores.mongo.search_segments import SEGMENTS, of_segments
 from stores.paging import microseconds
 from stores.records import RunRecord
 
@@ -76,6 +77,8 @@ class LoggedConversation:
     """
 
     head: int | None = None
+    segmented: int = 0
+    """Up to where it was put together, or could not be."""
     runs: dict[str, LoggedRun] = field(default_factory=dict[str, LoggedRun])
     foreign: set[str] = field(default_factory=set[str])
     """Runs that others have written of since."""
@@ -84,7 +87,7 @@ class LoggedConversation:
 
     def forget(self) -> None:
         """Read all of it from the log the next time."""
-        self.head = None
+        self.head, self.segmented = None, 0
         self.runs.clear()
         self.foreign.clear()
 
@@ -244,6 +247,8 @@ class SearchLogWriter:
         before = of_conversation(self._workspace_id, self._conversation_id)
         before["sequence"] = {"$lt": sequence}
         await self._log.delete_many(before)
+        segments = of_segments(self._workspace_id, self._conversation_id)
+        await self._database[SEGMENTS].delete_many({**segments, "last": {"$lt": sequence}})
 
     async def _insert(self, append: Append, ordinal: int) -> int:
         while True:  # ends: each time another writer got on

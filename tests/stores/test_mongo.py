@@ -37,7 +37,8 @@ ACROSS_RUNS = {
     "find runs by _id, branches.execution_id, workspace_id",  # that the same executions served
     "distinct search_log by messages, workspace_id",  # that logged what a deleted turn said
     # Searches: of all conversations, and what the index lacks.
-    "find search_log by sequence, workspace_id",
+    "find search_log by is_merged, sequence, workspace_id",
+    "find search_segments by last, workspace_id",
     "find snapshots by unindexed, workspace_id",
     "aggregate snapshots by conversation_id, unindexed, workspace_id",
     # What a lost task or a reset has written, and the runs that go on from there.

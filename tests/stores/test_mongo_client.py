@@ -191,7 +191,8 @@ class TestCommands:
                 await store.history_index.indexer.settle(None)  # what goes on behind the commit
                 counts.append(len(watcher.commands))
                 sizes.append(watcher.size())
-        assert set(counts[1:]) == {14}  # twelve, and a look and a write of the search index
+        # Twelve, and a look and a write of the search index; now and then a segment of it.
+        assert sorted(counts[1:]) == [14] * 56 + [20] * 3
         assert sizes[59] <= 1.05 * sizes[4]
 
     async def test_another_process_reads_what_it_does_not_remember(

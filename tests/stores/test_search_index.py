@@ -28,9 +28,10 @@ from pymongo.errors import AutoReconnect
 
 from stores.commits import Commit
 from stores.media.protocols import NO_CONTEXT, MediaContext
-from stores.mongo import search_upkeep
+from stores.mongo import search_segments, search_upkeep
 from stores.mongo.media import MongoMediaStore, media_id
 from stores.mongo.search_indexer import SearchIndexer
+from stores.mongo.search_segments import SEGMENTS, put_together
 from stores.mongo.search_texts import SearchTexts
 from stores.mongo.search_writer import SearchLogWriter
 from stores.mongo.steps import MongoStepStore
@@ -62,6 +63,18 @@ async def store(mongodb_uri: str, prepared_database: str) -> AsyncIterator[Mongo
     store = MongoStepStore(db_url=mongodb_uri, database=prepared_database)
     yield store
     await store.aclose()
+
+
+@pytest.fixture
+async def streaming(
+    mongodb_uri: str, prepared_database: str, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[MongoStepStore]:
+    """The store of a process that can keep no conversation in memory."""
+    streaming = MongoStepStore(db_url=mongodb_uri, database=prepared_database)
+    views = streaming.history_index._views  # pyright: ignore[reportPrivateUsage] - made small
+    monkeypatch.setattr(views, "memory_bytes", 1)
+    yield streaming
+    await streaming.aclose()
 
 
 class WithoutIndex:
@@ -248,9 +261,15 @@ class Talk:
 
 
 @pytest.mark.timeout(300)  # 10 s on a machine with nothing else to do
+@pytest.mark.parametrize("appends", [search_segments.APPENDS, 2])
 async def test_index_and_reference_say_the_same_of_random_histories(
-    store: MongoStepStore, other: MongoStepStore
+    store: MongoStepStore,
+    other: MongoStepStore,
+    streaming: MongoStepStore,
+    monkeypatch: pytest.MonkeyPatch,
+    appends: int,
 ) -> None:
+    monkeypatch.setattr(search_segments, "APPENDS", appends)
     seed = int(os.environ.get("PERDURE_TEST_SEED", "0"))
     found = 0
     for number in range(seed, seed + HISTORIES):
@@ -262,12 +281,11 @@ async def test_index_and_reference_say_the_same_of_random_histories(
             assert indexed.text == plain.text, (number, query)
             assert indexed == plain, (number, query)
             found += len(indexed.matches)
-        if dice.random() < 0.3:  # a process that has seen nothing of it, and then more is said
-            query = talk.queries()[0]
-            assert (
-                await search_history(SnapshotHistorySource(other), query)
-                == (await both(store, query))[1]
-            )
+        query = talk.queries()[0]
+        plain = (await both(store, query))[1]
+        for each in (other, streaming):  # processes that have seen nothing of it
+            assert await search_history(SnapshotHistorySource(each), query) == plain, number
+        if dice.random() < 0.3:  # then more is said there
             talk.store = other
             await talk.play()
             for query in talk.queries():
@@ -494,12 +512,15 @@ async def test_a_store_that_is_closed_has_logged_what_was_committed(
         assert database.search_log.count_documents({"conversation_id": talk}) == 2
 
 
+@pytest.mark.parametrize("appends", [search_segments.APPENDS, 1])
 async def test_nothing_is_logged_of_a_run_that_was_removed_meanwhile(
     mongodb_uri: str,
     prepared_database: str,
     store: MongoStepStore,
     monkeypatch: pytest.MonkeyPatch,
+    appends: int,
 ) -> None:
+    monkeypatch.setattr(search_segments, "APPENDS", appends)
     talk, run_id = f"talk-{uuid4().hex}", uuid4().hex
     original = SearchLogWriter.append
     with MongoClient[dict[str, Any]](mongodb_uri) as client:
@@ -509,6 +530,8 @@ async def test_nothing_is_logged_of_a_run_that_was_removed_meanwhile(
             for name, key in [("snapshots", {"run_id": run_id}), ("runs", {"_id": run_id})]:
                 database[name].delete_many(key)
             await original(*args)
+            # By another process.
+            await put_together(store._connection, NO_CONTEXT.workspace_id, talk)  # pyright: ignore[reportPrivateUsage]
 
         execution, script = Execution(execution_id=run_id, branch=run_id), RunScript(run_id=run_id)
         await store.commit(execution.commit(script.register(conversation_id=talk)))
@@ -518,7 +541,61 @@ async def test_nothing_is_logged_of_a_run_that_was_removed_meanwhile(
         await store.commit(execution.commit(save(script, {0: request("erased")})))
         await store.history_index.indexer.settle(talk)
         assert database.snapshots.count_documents({"run_id": run_id}) == 0
-        assert database.search_log.count_documents({"conversation_id": talk}) == 0
+        for name in ("search_log", SEGMENTS):
+            assert database[name].count_documents({"conversation_id": talk}) == 0
+
+
+async def test_neighbouring_appends_are_put_together_once(
+    mongodb_uri: str,
+    prepared_database: str,
+    store: MongoStepStore,
+    other: MongoStepStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(search_segments, "APPENDS", 4)
+    talk = f"talk-{uuid4().hex}"
+    with MongoClient[dict[str, Any]](mongodb_uri) as client:
+        log, segments = (client[prepared_database][each] for each in ("search_log", SEGMENTS))
+        mine = {"conversation_id": talk}
+        await said(store, uuid4().hex, "one", "two one", talk=talk)
+        query = text_query("one", talk)
+        assert len((await both(other, query))[0].matches) == 2  # and knows the first two
+        monkeypatch.setattr(search_segments, "APPENDS", 100)
+        await said(store, uuid4().hex, *(f"one{n} one" for n in range(7)), talk=talk)
+        await store.history_index.indexer.settle(talk)
+        monkeypatch.setattr(search_segments, "APPENDS", 4)
+        assert segments.count_documents(mine) == 0
+        workspace = NO_CONTEXT.workspace_id
+        connections = [each._connection for each in (store, other, store)]  # pyright: ignore[reportPrivateUsage]
+        await asyncio.gather(*(put_together(each, workspace, talk) for each in connections))
+        made = list(segments.find(mine).sort("last", 1))
+        assert [(each["first"], each["last"]) for each in made] == [(1, 4), (5, 8)]
+        left = list(log.find(mine).sort("sequence", 1))
+        assert ["terms" in each for each in left] == [False] * 8 + [True]
+        for each in (store, other):  # one that knew all of it, and one in the middle of a segment
+            indexed, plain = await both(each, replace(query, max_matches=20))
+            assert indexed == plain
+            assert len(indexed.matches) == 9
+        await store.history_index.indexer.begin_again(talk)
+        assert segments.count_documents(mine) == 0
+        assert log.count_documents(mine) == 1
+
+
+async def test_a_segment_that_is_lost_is_no_wrong_answer(
+    mongodb_uri: str, prepared_database: str, store: MongoStepStore, other: MongoStepStore
+) -> None:
+    talk = f"talk-{uuid4().hex}"
+    await said(store, uuid4().hex, *(f"needle {n}" for n in range(20)), talk=talk)
+    await store.history_index.indexer.settle(talk)
+    with MongoClient[dict[str, Any]](mongodb_uri) as client:
+        lost = client[prepared_database][SEGMENTS].delete_many({"conversation_id": talk})
+    assert lost.deleted_count == 1
+    answer = await search_history(SnapshotHistorySource(other), text_query("needle", talk))
+    assert len(answer.matches) == 10
+    assert "perdure reindex" in answer.text
+    await other.history_index.reindex()
+    indexed, plain = await both(other, text_query("needle", talk))
+    assert indexed == plain
 
 
 async def test_what_cannot_be_read_while_it_is_replaced_is_read_again(

@@ -1,5 +1,6 @@
 """Packed terms are what was packed, looked for or unpacked."""
 
+import zlib
 from collections import Counter
 from typing import Any
 
@@ -7,7 +8,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stores.mongo.search_entries import SearchedEntries
-from stores.mongo.search_terms import TermBlock, line_of, packed, spelled, terms_id
+from stores.mongo.search_terms import (
+    TermBlock,
+    inflated,
+    joined,
+    line_of,
+    packed,
+    spelled,
+    terms_id,
+)
 from stores.search.counting import CountedTerms, term_key
 
 LONG = "a" * 41
@@ -26,7 +35,20 @@ def counted(documents: list[dict[str, int]]) -> list[CountedTerms]:
 @given(DOCUMENTS)
 @example(MANY)
 def test_terms_are_found_and_unpacked_as_they_were_packed(documents: list[dict[str, int]]) -> None:
-    block = TermBlock(packed(counted(documents)), 10)
+    check(TermBlock(zlib.decompress(packed(counted(documents))), 10), documents)
+
+
+@settings(deadline=None)
+@given(st.lists(DOCUMENTS, min_size=1, max_size=4))
+@example([MANY, [], [{"t5": 3, "z": 1}, {}], [{}], MANY])
+def test_terms_of_several_appends_are_found_as_if_they_were_one(
+    appends: list[list[dict[str, int]]],
+) -> None:
+    parts = [(packed(counted(each)) if any(each) else None, len(each)) for each in appends]
+    check(TermBlock(zlib.decompress(joined(parts)), 10), [doc for each in appends for doc in each])
+
+
+def check(block: TermBlock, documents: list[dict[str, int]]) -> None:
     assert block.lengths.tolist() == [sum(each.values()) for each in documents]
     terms = {term for each in documents for term in each}
     expected = {
@@ -64,6 +86,7 @@ def test_what_is_found_is_the_same_before_and_after_unpacking_and_when_it_alone_
         document: dict[str, Any] = {"analyzer": terms_id("standard-2")}
         if said:
             document |= {"terms": packed(counted(said)), "own_terms": packed(counted(own))}
+        document = inflated(document)
         for kept in (entries, only):
             kept.take(document, includes_own=True)
         if is_unpacked:
