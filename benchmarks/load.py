@@ -26,6 +26,9 @@ RUNS, FEWER_RUNS = 120, 30
 ROUNDS, FEWER_ROUNDS = 3, 1
 """Of both agents in turn, so that what else the machine does meets both."""
 
+LOADING = 4
+"""Runs before each measurement, which load what is lazy."""
+
 BUDGET = 1 / 0.9
 """Runs a second without persistence over those with it."""
 
@@ -37,7 +40,7 @@ STEADY = 1.1
 OPEN = (1, 10, 100, 1000)
 QUICK_OPEN = (1, 10, 100)
 
-HELD = Plan(steps=2)
+HELD = Plan(steps=1)
 """Of each run that then stays open: what a worker keeps of it is all that matters."""
 
 MEASURED, FEWER_MEASURED = 30, 10
@@ -59,12 +62,18 @@ async def _throughput(bench: Bench, processes: int) -> list[Figure]:
     rounds = FEWER_ROUNDS if bench.is_quick else ROUNDS
     runs = FEWER_RUNS if bench.is_quick else RUNS
     found: dict[str, list[float]] = {PLAIN: [], PERSISTED: []}
+    spent: dict[str, list[float]] = {PLAIN: [], PERSISTED: []}
     async with _place(bench, processes) as place:
         for number in range(rounds):
             order = (PLAIN, PERSISTED) if number % 2 == 0 else (PERSISTED, PLAIN)
             for agent in order:
+                before = place.cpu_seconds()
                 found[agent].append(await _runs_a_second(place.side, agent, runs))
-                note(f"    {processes} processes, {agent}: {found[agent][-1]:.2f} runs/s")
+                spent[agent].append(1000 * (place.cpu_seconds() - before) / (runs + LOADING))
+                note(
+                    f"    {processes} processes, {agent}: {found[agent][-1]:.2f} runs/s, "
+                    f"{spent[agent][-1]:.0f} ms of the workers' processor a run"
+                )
     theirs: dict[str, float] = {}
     if bench.reference is not None:
         side = await bench.reference.side(processes=processes)
@@ -79,7 +88,8 @@ async def _throughput(bench: Bench, processes: int) -> list[Figure]:
                 unit="/s",
                 measured=median(found[agent]),
                 reference=theirs.get(agent),
-                detail=f"{min(found[agent]):.2f} to {max(found[agent]):.2f}",
+                detail=f"{min(found[agent]):.2f} to {max(found[agent]):.2f}; "
+                f"{median(spent[agent]):.0f} ms of the workers' processor a run",
             )
             for agent in (PLAIN, PERSISTED)
         ),
@@ -101,7 +111,7 @@ async def _runs_a_second(side: Side, agent: str, runs: int) -> float:
         async with limit:
             await side.run(agent, PLAN)
 
-    await asyncio.gather(*(side.run(agent, PLAN) for _ in range(4)))  # loads what is lazy
+    await asyncio.gather(*(side.run(agent, PLAN) for _ in range(LOADING)))
     start = perf_counter()
     await asyncio.gather(*(one() for _ in range(runs)))
     return runs / (perf_counter() - start)
