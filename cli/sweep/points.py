@@ -156,6 +156,9 @@ def representatives(operations: Sequence[Operation]) -> list[Operation]:
 LATE = frozenset({"stale", "suppress"})
 """Answers to a late write that has to change nothing."""
 
+LATE_WHEN_FROZEN = LATE | {"StoreUnavailableError"}
+"""Of a process that was frozen with it, the time for the write may be over when it goes on."""
+
 
 def at_commit(at: Operation) -> Iterator[Point]:
     """All that strikes one commit, at one of its operations."""
@@ -165,7 +168,7 @@ def at_commit(at: Operation) -> Iterator[Point]:
 
     def point(moment: Moment, disturbance: Disturbance, **values: object) -> Point:
         fault = struck_by(moment, disturbance).model_copy(update={"holds": at.kind, "key": key})
-        late = LATE if _writes_late(disturbance, moment) else frozenset[str]()
+        late = _late_answers(disturbance, moment)
         given: dict[str, object] = {"place": place, "agent": at.agent, "late": late, **values}
         return Point(moment=moment, disturbance=disturbance, fault=fault, **given)  # type: ignore[arg-type]
 
@@ -184,8 +187,12 @@ def at_commit(at: Operation) -> Iterator[Point]:
     yield point("after", "mongodb", mode="regular")
 
 
-def _writes_late(disturbance: Disturbance, moment: Moment) -> bool:
-    return disturbance in {"late", "repeat"} or (disturbance == "zombie" and moment == "before")
+def _late_answers(disturbance: Disturbance, moment: Moment) -> frozenset[str]:
+    """What may be answered to a commit that comes late; empty when none does."""
+    if disturbance in {"late", "repeat"}:
+        return LATE
+    is_frozen = disturbance == "zombie" and moment == "before"
+    return LATE_WHEN_FROZEN if is_frozen else frozenset()
 
 
 def struck_by(moment: Moment, disturbance: Disturbance, **values: object) -> Fault:
@@ -315,13 +322,12 @@ def _at_hops() -> Iterator[Point]:
         }
         for name, at in struck.items():
             is_commit = "holds" in at
-            is_late = is_commit and _writes_late(disturbance, moment)
             yield Point(
                 place=f"continue-as-new {name}",
                 moment=moment,
                 disturbance=disturbance,
                 fault=struck_by(moment, disturbance, **at),
-                late=LATE if is_late else frozenset(),
+                late=_late_answers(disturbance, moment) if is_commit else frozenset(),
                 mode="hopping",
             )
 
