@@ -78,7 +78,17 @@ def store_errors(attempt: str, where: str) -> Generator[None]:
         msg = f"{attempt} on {where}: one message is larger than MongoDB's 16 MiB: {error}"
         raise StoreError(msg) from error
     except PyMongoError as error:
-        raise store_error(error, attempt, where) from error
+        raise store_error(error, attempt, where) from without_documents(error)
+
+
+def without_documents(error: PyMongoError) -> PyMongoError:
+    """The driver's error as a cause that goes to logs and histories.
+
+    That of a bulk write spells out the documents that were to be written.
+    """
+    if not isinstance(error, BulkWriteError):
+        return error
+    return OperationFailure(reason_of(error), code_of(error))
 
 
 def store_error(error: PyMongoError, attempt: str, where: str) -> StoreError:
@@ -87,21 +97,21 @@ def store_error(error: PyMongoError, attempt: str, where: str) -> StoreError:
     code = code_of(error)
     if code in _CONFIGURATION:
         advice = _CONFIGURATION[code]
-        return StoreConfigurationError(f"{what}: MongoDB refused ({_reason(error)}): {advice}")
+        return StoreConfigurationError(f"{what}: MongoDB refused ({reason_of(error)}): {advice}")
     if isinstance(error, ConfigurationError):
         return StoreConfigurationError(
-            f"{what}: the connection string is wrong: {_reason(error)}; correct it"
+            f"{what}: the connection string is wrong: {reason_of(error)}; correct it"
         )
     if "certificate" in str(error).lower():
         # Retryable: a certificate that is exchanged badly must not end the runs that meet it.
         return StoreUnavailableError(
-            f"{what}: no trust between MongoDB and this process: {_reason(error)}; use the name "
+            f"{what}: no trust between MongoDB and this process: {reason_of(error)}; use the name "
             "that its certificate is for, and set tlsCAFile (and tlsCertificateKeyFile) in the "
             "connection string"
         )
     if is_passing(error):
-        return StoreUnavailableError(f"{what}: MongoDB is away or busy: {_reason(error)}; retry")
-    return StoreError(f"{what}: MongoDB failed: {_reason(error)}")
+        return StoreUnavailableError(f"{what}: MongoDB is away or busy: {reason_of(error)}; retry")
+    return StoreError(f"{what}: MongoDB failed: {reason_of(error)}")
 
 
 def is_passing(error: PyMongoError) -> bool:
@@ -127,7 +137,7 @@ def is_duplicate(error: BaseException | None) -> bool:
     return isinstance(error, PyMongoError) and code_of(error) == DUPLICATE_KEY
 
 
-def _reason(error: PyMongoError) -> str:
-    """The driver's words without its description of the whole topology."""
+def reason_of(error: PyMongoError) -> str:
+    """The driver's words, without documents and without its description of the whole topology."""
     text = str(error).partition(", full error:")[0].partition(", Topology Description:")[0]
     return f"{type(error).__name__}: {text}"

@@ -21,6 +21,7 @@ from stores.errors import StoreError
 from stores.histories import positions_in
 from stores.mongo.client import Database, MongoConnection
 from stores.mongo.documents import Document, snapshot_row
+from stores.mongo.failures import reason_of
 from stores.mongo.search_log import LOG, Append, LogEntry, LoggedRun, hash_number, of_run
 from stores.mongo.search_segments import SEGMENTS, is_due, put_together
 from stores.mongo.search_stored import digests_of, without
@@ -113,10 +114,9 @@ class SearchIndexer:
         except _LAG as error:
             self._forget(run)
             _LOGGER.warning(
-                "the search log lags behind run %s, until the next commit or search: %s: %s",
+                "the search log lags behind run %s, until the next commit or search: %s",
                 run.run_id,
-                type(error).__name__,
-                error,
+                reason_of(error) if isinstance(error, PyMongoError) else repr(error),
             )
         except asyncio.CancelledError:
             self._forget(run)
