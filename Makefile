@@ -73,7 +73,7 @@ test-integration: install ## Tests on a real Temporal server and a real MongoDB
 test-crash: install ## Tests that kill workers and servers, and many more histories and orders of commits
 	PERDURE_TEST_HISTORIES=300 $(BIN)/pytest -m crash
 	PERDURE_TEST_INTERLEAVINGS=5000 $(BIN)/pytest tests/stores/test_interleavings.py
-	PERDURE_TEST_SEARCHES=2000 $(BIN)/pytest -o timeout=3600 tests/stores/test_search_index.py
+	PERDURE_TEST_SEARCHES=1000 $(BIN)/pytest -o timeout=3600 tests/stores/test_search_index.py
 
 # pyenv's shims need to be told the full version; elsewhere PYENV_VERSION is without effect.
 test-pythons: ## Unit and replay tests on each other Python that is found
