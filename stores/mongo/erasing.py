@@ -22,6 +22,7 @@ from stores.mongo.chunks import MANIFESTS
 from stores.mongo.claiming import mark, release
 from stores.mongo.client import Database, MongoConnection
 from stores.mongo.conversation_documents import conversation_key
+from stores.mongo.departing import ORIGINS, portions
 from stores.mongo.documents import Document
 from stores.mongo.failures import store_errors
 from stores.mongo.keyword_rows import ROWS
@@ -37,6 +38,9 @@ ERASURES = "erasures"
 
 SHORTEST_GRACE = timedelta(hours=1)
 """Beside running workers: longer than any of them believes that something is stored."""
+
+_AT_ONCE = 500
+"""Runs that are asked about together."""
 
 _OF_WORKSPACES = (
     *OF_RUNS,
@@ -214,9 +218,9 @@ class Eraser:
         heirs = set(await self._database["turns"].distinct("conversation_id", source))
         runs = self._database["runs"]
         own = await self._runs_of(conversation_id)
-        for start in range(0, len(own), 500):
-            for origin in ("continued_from", "forked_from"):
-                query: Document = {**of, origin: {"$in": own[start : start + 500]}, "live": True}
+        for some in portions(own, _AT_ONCE):
+            for origin in ORIGINS:
+                query: Document = {**of, origin: {"$in": some}, "live": True}
                 query["conversation_id"] = {"$ne": conversation_id}
                 heirs |= {each["_id"] async for each in runs.find(query, {"_id": 1})}
         return sorted(heirs)

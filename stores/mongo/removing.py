@@ -275,8 +275,11 @@ class Remover:
         """While there were snapshots, a search may have brought the logs up to them once more."""
         mine: Document = {"workspace_id": self._workspace_id}
         mine["conversation_id"] = {"$in": sorted(conversations)}
+        await self._delete_logs(mine)
+
+    async def _delete_logs(self, conversations: Document) -> None:
         for each in (SEGMENTS, LOG):
-            await self._delete(each, {**mine, **OF_CONVERSATIONS[each]})
+            await self._delete(each, {**conversations, **OF_CONVERSATIONS[each]})
 
     async def _forget_search(self, conversations: AbstractSet[str], removed: Sequence[str]) -> None:
         """Remove the logs of conversations that have no other runs; the rest are to be rebuilt."""
@@ -286,8 +289,7 @@ class Remover:
             if not each:
                 left["conversation_id"] = {"$exists": False}
             if await self._database["runs"].find_one(left, {"_id": 1}) is None:
-                await self._delete(SEGMENTS, mine)
-                await self._delete(LOG, mine)
+                await self._delete_logs(mine)
                 await forget_outdated(self._database, self._workspace_id, each)
             else:
                 await note_outdated(self._database, self._workspace_id, each)

@@ -45,7 +45,7 @@ class SearchedEntries:
         return self._lengths.values
 
     def take(self, document: Mapping[str, Any], *, includes_own: bool) -> None:
-        """Take in an append. Terms that are packed in another way are left out."""
+        """Take in an append or a segment, inflated. Terms packed in another way are left out."""
         if "terms" not in document or not is_readable(document["analyzer"]):
             return
         first = len(self._lengths.values)

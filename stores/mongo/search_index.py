@@ -28,11 +28,7 @@ from stores.mongo.search_upkeep import SearchUpkeep
 from stores.mongo.search_view import LogView
 from stores.mongo.search_writer import LoggedConversations
 from stores.search.analysis import AnalyzerName, analyzer_named
-from stores.search.query import (
-    HistoryQuery,
-    IndexUnusableError,
-    windows_of,
-)
+from stores.search.query import HistoryQuery, IndexUnusableError, windows_of
 
 MEMORY_BYTES = 256 * 1024 * 1024
 """Of all views of a process together: some 500,000 messages."""

@@ -173,7 +173,7 @@ class SearchIndexer:
 
     async def _put_together(self, run: RunFacts) -> None:
         """Make segments of what was appended, once it is enough."""
-        known, _ = self._log_of(run)
+        known = self._known.of(self._workspace_id, run.conversation_id)
         async with known.lock:
             head = known.head or 0
             if is_due(head, known.segmented):

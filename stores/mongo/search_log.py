@@ -1,5 +1,7 @@
 """The log of a conversation: what each append added to which run's record. Only ever appended to.
 
+Terms of older appends move on to `stores.mongo.search_segments`.
+
 A document is one append: messages of one run with their counted terms, references to messages that
 other runs of the conversation had saved before, places that no longer count, messages that were
 stamped. `sequence` counts the appends of a conversation from 1 without a gap, and a unique index

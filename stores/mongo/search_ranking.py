@@ -1,4 +1,7 @@
-"""BM25 over a view's arrays: the same sums as `stores.search.bm25`, in the same order."""
+"""Ranking a view: BM25 over its arrays, and the messages around the best hits.
+
+The sums are those of `stores.search.bm25`, in the same order.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence

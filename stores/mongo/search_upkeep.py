@@ -6,10 +6,10 @@ not logged.
 """
 
 import asyncio
-from collections.abc import Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from pymongo import UpdateMany
 from pymongo.asynchronous.collection import AsyncCollection
@@ -20,6 +20,7 @@ from stores.mongo.failures import DUPLICATE_KEY
 from stores.mongo.gathering import Gathering, NotGatheredError
 
 Collection = AsyncCollection[Document]
+Item = TypeVar("Item")
 
 MOST_WAITING = 100
 """Commits whose messages are kept to be logged; of more it is left to the next one or to a search,
@@ -52,19 +53,13 @@ class SearchUpkeep:
 
     async def insert(self, log: Collection, document: Document) -> bool:
         """Insert it with those of others; whether its place was free."""
-        try:
-            run = frozenset({document["run_id"]})
-            return await self._inserts.call(document, partial(_insert_all, log), keys=run)
-        except NotGatheredError:
-            return (await _insert_all(log, [document]))[0]
+        do = partial(insert_where_free, log)
+        return await _with_others(self._inserts, document, do, run_id=document["run_id"])
 
     async def unmark(self, snapshots: Collection, logged: Unmark) -> bool:
         """Take `unindexed` from snapshots that are logged; false when some may not have had it."""
-        try:
-            run = frozenset({logged[0]})
-            return await self._unmarks.call(logged, partial(_unmark_all, snapshots), keys=run)
-        except NotGatheredError:
-            return (await _unmark_all(snapshots, [logged]))[0]
+        do = partial(_unmark_all, snapshots)
+        return await _with_others(self._unmarks, logged, do, run_id=logged[0])
 
     async def _wait(self, seconds: float) -> None:
         if seconds:
@@ -117,7 +112,21 @@ class SearchUpkeep:
         await asyncio.gather(*slow, return_exceptions=True)
 
 
-async def _insert_all(log: Collection, documents: Sequence[Document]) -> list[bool]:
+async def _with_others(
+    gathering: Gathering[Item, bool],
+    item: Item,
+    do: Callable[[Sequence[Item]], Awaitable[Sequence[bool]]],
+    *,
+    run_id: str,
+) -> bool:
+    """Do it with what is about other runs, or alone where that fails."""
+    try:
+        return await gathering.call(item, do, keys=frozenset({run_id}))
+    except NotGatheredError:
+        return (await do([item]))[0]
+
+
+async def insert_where_free(log: Collection, documents: Sequence[Document]) -> list[bool]:
     """Insert each whose place is free; which those were.
 
     Raises:

@@ -7,11 +7,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
 
-from pymongo.errors import PyMongoError
-
 from stores.mongo.client import Database
 from stores.mongo.documents import Document
-from stores.mongo.failures import is_duplicate
 from stores.mongo.search_log import (
     LOG,
     Address,
@@ -24,6 +21,7 @@ from stores.mongo.search_log import (
     of_run,
 )
 from stores.mongo.search_segments import SEGMENTS, of_segments
+from stores.mongo.search_upkeep import insert_where_free
 from stores.paging import microseconds
 from stores.records import RunRecord
 
@@ -270,13 +268,7 @@ class SearchLogWriter:
             await self._look_at_others(append.run_id)
 
     async def _insert_at_once(self, document: Document) -> bool:
-        try:
-            await self._log.insert_one(document)
-        except PyMongoError as error:
-            if not is_duplicate(error):
-                raise
-            return False
-        return True
+        return (await insert_where_free(self._log, [document]))[0]
 
     async def _look_at_others(self, run_id: str) -> None:
         after = await self.head()
