@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from time import perf_counter, thread_time
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 from benchmarks.reference_environment import reference_python
@@ -105,62 +105,73 @@ async def timed(call: Callable[[], Awaitable[object]]) -> float:
     return perf_counter() - start
 
 
-async def ours(
-    uri: str, messages: int, shape: str, asked: list[str], *, analyzer: AnalyzerName, unrelated: int
-) -> dict[str, Any]:
-    database = f"search_{uuid4().hex}"
-    store = MongoStepStore(db_url=uri, database=database, search_analyzer=analyzer)
-    await store.initialise()
-    number = -1
-    for number, snapshots in enumerate(runs_of(messages, shape)):
-        await save(store, number, snapshots)
-    await find(store, asked[0], analyzer=analyzer)
-    await find(store, asked[0], analyzer=analyzer)
+class Ours:
+    """Our side: a store with the conversation, its index in memory."""
 
-    async def best(query: str) -> float:
-        return min([await timed(lambda: find(store, query, analyzer=analyzer)) for _ in range(3)])
+    def __init__(self, uri: str, analyzer: AnalyzerName) -> None:
+        self._uri = uri
+        self._database = f"search_{uuid4().hex}"
+        self._analyzer: AnalyzerName = analyzer
+        self.store = self._opened()
+        self._runs = 0
 
-    hot = [await best(each) for each in asked]
-    cold: list[float] = []
-    for query in asked[:5]:
-        fresh = MongoStepStore(db_url=uri, database=database, search_analyzer=analyzer)
-        await fresh.get_run(run_id="nobody")  # connected
-        cold.append(await timed(lambda: find(fresh, query, analyzer=analyzer)))  # noqa: B023
+    def _opened(self) -> MongoStepStore:
+        return MongoStepStore(
+            db_url=self._uri, database=self._database, search_analyzer=self._analyzer
+        )
+
+    async def save(self, messages: int, shape: str) -> None:
+        await self.store.initialise()
+        for snapshots in runs_of(messages, shape):
+            await save(self.store, self._runs, snapshots)
+            self._runs += 1
+
+    async def ask(self, query: str, **options: Any) -> float:  # noqa: ANN401 - a query's
+        return await timed(lambda: find(self.store, query, analyzer=self._analyzer, **options))
+
+    async def hot(self, query: str) -> float:
+        return min([await self.ask(query) for _ in range(3)])
+
+    async def cold(self, query: str) -> float:
+        """In a process that has its connection and knows nothing of the conversation."""
+        fresh = self._opened()
+        await fresh.get_run(run_id="nobody")
+        seconds = await timed(lambda: find(fresh, query, analyzer=self._analyzer))
         await fresh.aclose()
-    # A model that searches does so later; who searches at once waits for what is being logged.
-    topped: list[float] = []
-    at_once: list[float] = []
-    for extra, snapshots in enumerate(runs_of(200, "flat")):
-        await save(store, number + 1 + extra, snapshots)
-        if extra % 2:
-            await store.history_index.indexer.settle(None)
-        seconds = await timed(lambda: find(store, asked[1], analyzer=analyzer))
-        (topped if extra % 2 else at_once).append(seconds)
-    block = await longest_slice(lambda: find(store, asked[1], analyzer=analyzer))
-    everything = [
-        await timed(lambda: find(store, each, analyzer=analyzer, scope="all"))  # noqa: B023
-        for each in asked[:3]
-    ]
-    answers = [(await find(store, each, analyzer=analyzer)).text for each in asked]
-    without, beside = await index_seconds(uri, shape)
-    found = {
-        "hot": statistics.median(hot), "cold": statistics.median(cold),
-        "after 20": statistics.median(topped), "at once": statistics.median(at_once),
-        "commit": beside, "without index": without, "slice": block,
-        "all": statistics.median(everything), "answers": answers,
-    }  # fmt: skip
-    connection = connected(store)
-    if unrelated:
-        row = await connection["runs"].find_one({})
+        return seconds
+
+    async def answer(self, query: str) -> str:
+        return (await find(self.store, query, analyzer=self._analyzer)).text
+
+    async def after_commits(self, query: str) -> dict[str, float]:
+        """Each time after 20 messages more.
+
+        A model that searches does so later; who searches at once waits for what is being logged.
+        """
+        found: dict[str, list[float]] = {"after 20": [], "at once": [], "hot then": []}
+        for extra, snapshots in enumerate(runs_of(200, "flat")):
+            await save(self.store, self._runs, snapshots)
+            self._runs += 1
+            if extra % 2:
+                await self.store.history_index.indexer.settle(None)
+            found["after 20" if extra % 2 else "at once"].append(await self.ask(query))
+            found["hot then"].append(await self.hot(query))
+        return {name: statistics.median(each) for name, each in found.items()}
+
+    async def beside_others(self, runs: int, asked: list[str]) -> float:
+        """A hot search with so many runs of other conversations in the store."""
+        collection = connected(self.store)["runs"]
+        row = await collection.find_one({})
         others = [
             {**row, "_id": f"other-{n}", "conversation_id": f"other-{n}", "registration_id": str(n)}
-            for n in range(unrelated)
+            for n in range(runs)
         ]
-        await connection["runs"].insert_many(others)
-        found["beside others"] = statistics.median([await best(each) for each in asked])
-    await connection.client.drop_database(database)
-    await store.aclose()
-    return found
+        await collection.insert_many(others)
+        return statistics.median([await self.hot(each) for each in asked])
+
+    async def drop(self) -> None:
+        await connected(self.store).client.drop_database(self._database)
+        await self.store.aclose()
 
 
 async def longest_slice(call: Callable[[], Awaitable[object]]) -> float:
@@ -182,16 +193,41 @@ async def longest_slice(call: Callable[[], Awaitable[object]]) -> float:
     return longest
 
 
-async def reference(uri: str, messages: int, shape: str, count: int) -> dict[str, Any]:
-    python = reference_python(Settings().data_dir)
-    database = f"reference_{uuid4().hex}"
-    process = await asyncio.create_subprocess_exec(
-        str(python), "-m", "benchmarks.search_reference", uri, database, str(messages), shape,
-        str(count), cwd=ROOT, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    output, _ = await process.communicate()
-    found: dict[str, Any] = json.loads(output.splitlines()[-1])
-    return found
+class Reference:
+    """The other side: a process of its own environment with the same messages."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._input = cast("asyncio.StreamWriter", process.stdin)
+        self._output = cast("asyncio.StreamReader", process.stdout)
+
+    @classmethod
+    async def start(cls, uri: str, messages: int, shape: str) -> "Reference":
+        """Started, with everything saved."""
+        python = reference_python(Settings().data_dir)
+        database = f"reference_{uuid4().hex}"
+        process = await asyncio.create_subprocess_exec(
+            str(python), "-m", "benchmarks.search_reference", uri, database, str(messages), shape,
+            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, limit=1 << 26,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        reference = cls(process)
+        await reference._read()
+        return reference
+
+    async def _read(self) -> dict[str, Any]:
+        line: dict[str, Any] = json.loads(await self._output.readline())
+        return line
+
+    async def ask(self, query: str) -> tuple[float, str]:
+        """Seconds, and the answer."""
+        self._input.write(json.dumps(query).encode() + b"\n")
+        found = await self._read()
+        return found["seconds"], found["answer"]
+
+    async def stop(self) -> None:
+        self._input.close()
+        await self._process.wait()
 
 
 def places(answer: str) -> list[tuple[str, ...]]:
@@ -211,28 +247,56 @@ async def main(arguments: argparse.Namespace) -> None:
 
 async def measure(uri: str, arguments: argparse.Namespace) -> None:
     for messages in arguments.messages:
-        count = {1_000: 20, 10_000: 10}.get(messages, 5)
-        asked = queries(messages, count)
-        options = {"analyzer": arguments.analyzer, "unrelated": arguments.unrelated}
-        own = await ours(uri, messages, arguments.shape, asked, **options)
-        line = ", ".join(
-            f"{name} {value * 1000:.1f} ms" for name, value in own.items() if name != "answers"
-        )
-        print(f"{messages:>7} {arguments.shape}: {line}", flush=True)
-        if arguments.quick:
-            continue
-        other = await reference(uri, messages, arguments.shape, min(count, arguments.reference))
-        seconds = statistics.median(other["seconds"])
+        await measure_one(uri, messages, arguments)
+
+
+async def measure_one(uri: str, messages: int, arguments: argparse.Namespace) -> None:
+    """Both sides by turns: a machine may be twice as fast a minute later."""
+    asked = queries(messages, max(arguments.searches, 1))
+    side = Ours(uri, arguments.analyzer)
+    await side.save(messages, arguments.shape)
+    other = None if arguments.quick else await Reference.start(uri, messages, arguments.shape)
+    warming = queries(messages, arguments.searches + 2)[-2:]
+    for each in warming:
+        await side.ask(each)
+    seconds: dict[str, list[float]] = {
+        each: [] for each in ("ping", "first", "hot", "cold", "reference")
+    }
+    alike = 0
+    for number, query in enumerate(asked):
+        seconds["ping"].append(await timed(lambda: connected(side.store).command("ping")))
+        seconds["first"].append(await side.ask(query))
+        seconds["hot"].append(await side.hot(query))
+        seconds["cold"].append(await side.cold(query))
+        if other is not None and number < arguments.reference:
+            took, answer = await other.ask(query)
+            seconds["reference"].append(took)
+            alike += places(answer) == places(await side.answer(query))
+    medians = {name: statistics.median(each) for name, each in seconds.items() if each}
+    print(f"{messages:>7} {arguments.shape}: {words(medians)}", flush=True)
+    if other is not None:
+        await other.stop()
+        took = medians["reference"]
         hot, cold = BUDGETS.get(messages, (0, 0))
-        same = sum(
-            places(a) == places(b) for a, b in zip(own["answers"], other["answers"], strict=False)
-        )
         print(
-            f"        reference {seconds:.3f} s: hot {seconds / own['hot']:.0f} x (budget {hot}), "
-            f"cold {seconds / own['cold']:.0f} x (budget {cold}); ranked alike "
-            f"{same}/{len(other['answers'])}",
+            f"        {took / medians['hot']:.0f} x hot (budget {hot}), "
+            f"{took / medians['first']:.0f} x for what was not asked before, "
+            f"{took / medians['cold']:.0f} x cold (budget {cold}); "
+            f"ranked alike {alike}/{len(seconds['reference'])}",
             flush=True,
         )
+    further = await side.after_commits(asked[1])
+    further["slice"] = await longest_slice(lambda: side.ask(asked[1]))
+    further["all"] = statistics.median([await side.ask(each, scope="all") for each in asked[:3]])
+    further["without index"], further["commit"] = await index_seconds(uri, arguments.shape)
+    if arguments.unrelated:
+        further["beside others"] = await side.beside_others(arguments.unrelated, asked)
+    print(f"        {words(further)}", flush=True)
+    await side.drop()
+
+
+def words(seconds: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value * 1000:.1f} ms" for name, value in seconds.items())
 
 
 if __name__ == "__main__":
@@ -241,7 +305,8 @@ if __name__ == "__main__":
     parser.add_argument("--shape", choices=["flat", "steps", "window"], default="flat")
     parser.add_argument("--analyzer", choices=["standard", "regex"], default="standard")
     parser.add_argument("--unrelated", type=int, default=0, help="runs of other conversations")
-    parser.add_argument("--reference", type=int, default=5, help="searches of the reference")
+    parser.add_argument("--searches", type=int, default=20)
+    parser.add_argument("--reference", type=int, default=20, help="of them asked of the reference")
     parser.add_argument("--quick", action="store_true", help="without the reference")
     parser.add_argument("--uri", help="a MongoDB to use instead of one of its own")
     asyncio.run(main(parser.parse_args()))

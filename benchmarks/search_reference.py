@@ -1,4 +1,7 @@
-"""The reference's search, by its interpreter: `python -m benchmarks.search_reference URI ...`."""
+"""The reference's search, by its interpreter: `python -m benchmarks.search_reference URI ...`.
+
+It saves its messages, says so, and answers each line of its input, a query in JSON.
+"""
 
 import asyncio
 import json
@@ -9,10 +12,10 @@ from time import perf_counter
 from types import SimpleNamespace
 from typing import Any, cast
 
-from benchmarks.search_corpus import START, queries, runs_of
+from benchmarks.search_corpus import START, runs_of
 
 
-async def main(uri: str, database: str, messages: int, shape: str, count: int) -> None:
+async def main(uri: str, database: str, messages: int, shape: str) -> None:
     # Not installed where this is checked.
     searching: Any = import_module("pydantic_ai_harness.conversation_search")
     keeping: Any = import_module("pydantic_ai_harness.step_persistence")
@@ -33,15 +36,13 @@ async def main(uri: str, database: str, messages: int, shape: str, count: int) -
         bm25_k1=1.5, bm25_b=0.75, scope="conversation",
     )  # fmt: skip
     context = cast("Any", SimpleNamespace(conversation_id="bench"))
-    seconds: list[float] = []
-    answers: list[str] = []
-    for query in queries(messages, count):
+    print(json.dumps({"saved": messages}), flush=True)
+    for line in sys.stdin:
         start = perf_counter()
-        answers.append(await toolset.search_conversation_history(context, query))
-        seconds.append(perf_counter() - start)
-    print(json.dumps({"seconds": seconds, "answers": answers}))
+        answer = await toolset.search_conversation_history(context, json.loads(line))
+        print(json.dumps({"seconds": perf_counter() - start, "answer": answer}), flush=True)
 
 
 if __name__ == "__main__":
-    uri, database, messages, shape, count = sys.argv[1:]
-    asyncio.run(main(uri, database, int(messages), shape, int(count)))
+    uri, database, messages, shape = sys.argv[1:]
+    asyncio.run(main(uri, database, int(messages), shape))
