@@ -7,9 +7,8 @@ change what one does, give it another id.
 import re
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from functools import cache
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from stores.search.standard_terms import (
     STOP_WORDS,
@@ -24,8 +23,7 @@ AnalyzerName = Literal["standard", "regex"]
 `regex` takes runs of word characters as they are."""
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """A term and the stretch of the text that it was made of."""
 
     term: str

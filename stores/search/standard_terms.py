@@ -12,11 +12,12 @@ accents; here they belong to the word. Forms are made one by NFKC and case foldi
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import pairwise
+from typing import NamedTuple
 
 from py_rust_stemmers import (  # pyright: ignore[reportMissingTypeStubs]
     SnowballStemmer,  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
@@ -40,6 +41,7 @@ _LONGEST_COMPOUND = 100
 """Characters of a name with symbols that is kept as a whole; longer ones are not names."""
 
 _CACHED_WORDS = 65536
+_CACHED_RUNS = 8192
 _LONGEST_CACHED = 40
 """Characters of a run whose terms are remembered: most are words that come again and again."""
 
@@ -64,8 +66,7 @@ _ASCII_WORD = re.compile(r"[A-Za-z0-9_]+")
 _stem_word: Callable[[str], str] = SnowballStemmer("english").stem_word  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
-@dataclass(frozen=True, slots=True)
-class StandardToken:
+class StandardToken(NamedTuple):
     """Terms that come from one stretch of a text.
 
     `word` is it in one case, for stop words. `unspaced` counts the characters of the run that it is
@@ -93,8 +94,8 @@ def is_lone(token: StandardToken) -> bool:
     return token.size != 1 or token.unspaced == 1
 
 
-class WantedTokens(dict[str, tuple[StandardToken, ...]]):
-    """By ASCII run, its tokens with any of the terms that are looked for.
+class WantedTokens:
+    """The ASCII runs that have any of the terms that are looked for, with the tokens that do.
 
     It remembers what it has looked at, for many texts have the same words.
 
@@ -103,18 +104,20 @@ class WantedTokens(dict[str, tuple[StandardToken, ...]]):
     """
 
     def __init__(self, terms: AbstractSet[str]) -> None:
-        super().__init__()
         self._terms = terms
+        self._seen: set[str] = set()
+        self.tokens: dict[str, tuple[StandardToken, ...]] = {}
+        """By run, of those that `are_in` has looked at."""
 
-    def __missing__(self, run: str) -> tuple[StandardToken, ...]:
-        """Those of a run that was not asked for before."""
-        found: tuple[StandardToken, ...] = ()
-        if not self._terms.isdisjoint(_ascii_terms(run)):
-            tokens = _of_words(run, 0, _ASCII_WORD)
-            found = tuple(each for each in tokens if not self._terms.isdisjoint(each.terms))
-        if len(run) <= _LONGEST_CACHED:
-            self[run] = found
-        return found
+    def are_in(self, runs: Sequence[str]) -> bool:
+        """Whether any of these runs has one."""
+        for run in set(runs).difference(self._seen):
+            self._seen.add(run)
+            if not self._terms.isdisjoint(_ascii_terms(run)):
+                tokens = _run_tokens(run)
+                wanted = (each for each in tokens if not self._terms.isdisjoint(each.terms))
+                self.tokens[run] = tuple(wanted)
+        return not self.tokens.keys().isdisjoint(runs)
 
 
 def standard_tokens(text: str, wanted: WantedTokens | None = None) -> Iterator[StandardToken]:
@@ -140,20 +143,21 @@ def standard_tokens(text: str, wanted: WantedTokens | None = None) -> Iterator[S
         elif run.lastgroup != "words":
             yield from _of_unspaced(patterns.cluster.finditer(whole), start)
         elif wanted is not None and whole.isascii():
-            yield from (each.moved(start) for each in wanted[whole])
+            if wanted.are_in([whole]):
+                yield from (each.moved(start) for each in wanted.tokens[whole])
         else:
             yield from _of_words(whole, start, patterns.word)
 
 
 def _wanted_tokens(text: str, wanted: WantedTokens) -> Iterator[StandardToken]:
     runs = _ASCII_RUN.findall(text)
-    if not any(map(wanted.__getitem__, runs)):
+    if not wanted.are_in(runs):
         return
     at = 0
     for run in runs:
         at = text.index(run, at)  # between two runs is nothing that a run begins with
-        for each in wanted[run]:
-            yield each.moved(at)
+        if run in wanted.tokens:
+            yield from (each.moved(at) for each in wanted.tokens[run])
         at += len(run)
 
 
@@ -188,6 +192,17 @@ def _run_terms(run: str) -> tuple[str, ...]:
 
 
 _cached_terms = lru_cache(maxsize=_CACHED_WORDS)(_run_terms)
+
+
+def _run_tokens(run: str) -> tuple[StandardToken, ...]:
+    return _cached_tokens(run) if len(run) <= _LONGEST_CACHED else _tokens_of(run)
+
+
+def _tokens_of(run: str) -> tuple[StandardToken, ...]:
+    return tuple(_of_words(run, 0, _ASCII_WORD))
+
+
+_cached_tokens = lru_cache(maxsize=_CACHED_RUNS)(_tokens_of)
 
 
 def _of_words(run: str, start: int, pattern: "re.Pattern[str]") -> Iterator[StandardToken]:

@@ -87,21 +87,21 @@ def test_an_unknown_analyzer_is_refused() -> None:
 @pytest.mark.spec("CS-33", "CS-34")
 def test_an_excerpt_shows_the_match_wherever_it_is() -> None:
     text = "x " * 9500 + "needle " + "y " * 500
-    shown = clipped(text, 500, REGEX.finder({"needle"}))
+    shown = clipped(text, 500, REGEX.finder({"needle"}), 1)
     assert "needle" in shown
     assert shown.startswith("...")
     assert shown.endswith("...")
     assert len(shown) == 506
-    head = clipped("needle " + text, 500, REGEX.finder({"needle"}))
+    head = clipped("needle " + text, 500, REGEX.finder({"needle"}), 1)
     assert head == ("needle " + text)[:500] + "..."
-    assert clipped(text, 500, REGEX.finder({"absent"})) == text[:500] + "..."
-    assert clipped("short", 500, REGEX.finder({"short"})) == "short"
-    assert clipped("x" * 400 + " " + "n" * 450, 500, REGEX.finder({"n" * 450})).count("n") == 450
+    assert clipped(text, 500, REGEX.finder({"absent"}), 1) == text[:500] + "..."
+    assert clipped("short", 500, REGEX.finder({"short"}), 1) == "short"
+    assert clipped("x" * 400 + " " + "n" * 450, 500, REGEX.finder({"n" * 450}), 1).count("n") == 450
 
 
 def test_an_excerpt_is_where_most_terms_stand_together() -> None:
     text = "window " + "a " * 500 + "the window size is 4 GB " + "b " * 500
-    assert "window size is 4 GB" in clipped(text, 200, STANDARD.finder({"window", "size"}))
+    assert "window size is 4 GB" in clipped(text, 200, STANDARD.finder({"window", "size"}), 2)
 
 
 @pytest.mark.timeout(10)  # the stemmer would take an hour
