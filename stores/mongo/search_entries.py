@@ -25,9 +25,7 @@ class SearchedEntries:
     """
 
     def __init__(self, only: Sequence[str] | None = None) -> None:
-        self._only = (
-            None if only is None else [(term_key(spelled(each)), line_of(each)) for each in only]
-        )
+        self._only = only
         self._blocks: list[TermBlock] = []
         self._postings = Postings()
         self._lengths = Column(np.int64)
@@ -63,19 +61,22 @@ class SearchedEntries:
             else:
                 self._keep_only(block, self._only)
 
-    def _keep_only(self, block: TermBlock, only: Sequence[tuple[int, bytes]]) -> None:
-        for key, line in only:
-            if found := block.find(line):
-                entries, counts = found
-                self._postings.append(np.full(len(entries), key, np.uint64), entries, counts)
+    def _keep_only(self, block: TermBlock, only: Sequence[str]) -> None:
+        for term, entries, counts in block.find(list(map(line_of, only))):
+            key = term_key(spelled(only[term]))
+            self._postings.append(np.full(len(entries), key, np.uint64), entries, counts)
 
-    def find(self, term: str) -> tuple[Array, Array]:
-        """The entries with a term and how often each holds it; each entry once, in any order."""
-        line = line_of(term)
-        found = [self._postings.find(term_key(spelled(term)))]
-        found += filter(None, (each.find(line) for each in self._blocks))
-        entries = np.concatenate([each for each, _ in found])
-        counts = np.concatenate([each for _, each in found])
+    def find(self, terms: Sequence[str]) -> list[tuple[Array, Array]]:
+        """The entries with each term and how often each holds it; each entry once, in any order."""
+        found = [[self._postings.find(term_key(spelled(each)))] for each in terms]
+        wanted = list(map(line_of, terms))
+        for block in self._blocks:
+            for term, entries, counts in block.find(wanted):
+                found[term].append((entries, counts))
+        return [self._joined(each) for each in found]
+
+    def _joined(self, found: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
+        entries, counts = (np.concatenate(each) for each in zip(*found, strict=True))
         if not self._has_own:
             return entries, counts
         # A message that holds a word in its text and in a call of the search has it in both.

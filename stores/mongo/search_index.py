@@ -7,8 +7,9 @@ a stream for each search, of which only what the query asks for is kept.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from bson import decode_all  # pyright: ignore[reportUnknownVariableType]
@@ -19,8 +20,9 @@ from stores.mongo.documents import Document
 from stores.mongo.failures import store_errors
 from stores.mongo.reindexing import Reindexed, Tell, reindex
 from stores.mongo.search_indexer import SearchIndexer
+from stores.mongo.search_lines import KeptLines, SearchLines
 from stores.mongo.search_log import COMPLETE, LOG, STATE, of_conversation
-from stores.mongo.search_ranking import LogRanking, hits_of, in_thread_if, scores_of
+from stores.mongo.search_ranking import LogRanking, hits_of, scores_of
 from stores.mongo.search_segments import SEGMENTS, of_segments
 from stores.mongo.search_terms import inflated, terms_id
 from stores.mongo.search_texts import SearchTexts
@@ -29,18 +31,23 @@ from stores.mongo.search_view import LogView
 from stores.mongo.search_writer import LoggedConversations
 from stores.search.analysis import AnalyzerName, analyzer_named
 from stores.search.query import HistoryQuery, IndexUnusableError, windows_of
+from stores.threads import in_thread_if
 
 MEMORY_BYTES = 256 * 1024 * 1024
 """Of all views of a process together: some 500,000 messages."""
 
-_FEW_ENTRIES = 5_000
-"""Messages up to which ranking takes less than a millisecond, and is not worth a thread."""
+_FEW_ENTRIES, _FEW_IN_BLOCKS = 50_000, 2_500
+"""Messages up to which ranking takes a millisecond or two, and is not worth a thread; the second
+before there are postings."""
 
 _MOST_NEWS = 100
 """Appends that are read with the question what is new; more come as a stream."""
 
 _BATCH = 64
-"""Appends or segments that are read together: one batch is taken while the next is inflated."""
+"""Appends or segments that are read together."""
+
+_SHORT_BATCH = 200_000
+"""Bytes that are inflated and taken in a few milliseconds, and not worth a thread."""
 
 _MOST_ATTEMPTS = 10
 _UNREADABLE = (
@@ -102,6 +109,7 @@ class SearchMemory:
     def __init__(self, analyzer: AnalyzerName, *, memory_bytes: int = MEMORY_BYTES) -> None:
         self.analyzer = analyzer_named(analyzer)
         self.views = SearchViews(memory_bytes)
+        self.lines = KeptLines()
         self._known = LoggedConversations()
         self._upkeep = SearchUpkeep()
 
@@ -136,6 +144,7 @@ class SearchIndex:
         self._views = memory.views
         self.indexer = indexer
         self._texts = texts
+        self._lines = SearchLines(texts, memory.lines)
         self._analyzer = memory.analyzer
         self._workspace_id = workspace_id
 
@@ -174,16 +183,34 @@ class SearchIndex:
         if not slot.is_too_large:
             async with slot.lock:
                 try:
-                    await self._refresh(slot, conversation_id, includes_own=query.includes_own)
+                    guess = await self._refresh_beside_guess(slot, query)
+                    self._views.settle(slot)
+                    if not slot.is_too_large:
+                        return guess or await self._ranked(slot.view, query)
                 except BaseException:  # a thread may still be at work on the view
                     slot.begin_again(includes_own=query.includes_own)
                     raise
-                self._views.settle(slot)
-                if not slot.is_too_large:
-                    return await self._ranked(slot.view, query)
         return await self._rank_stream(query)
 
-    async def _refresh(self, slot: _Slot, conversation_id: str, *, includes_own: bool) -> None:
+    async def _refresh_beside_guess(self, slot: _Slot, query: HistoryQuery) -> LogRanking | None:
+        """Take in what is new; the ranking from before, if nothing is.
+
+        Mostly nothing is. So what that ranking shows is read while it is asked; if something is
+        new, the ranking of that shows mostly the same.
+        """
+        before = slot.last_id
+        if before is None:
+            await self._refresh(slot, query)
+            return None
+        guess = await self._ranked(slot.view, query)
+        refreshing = self._refresh(slot, query)
+        failed, _ = await asyncio.gather(refreshing, guess.read(), return_exceptions=True)
+        if failed is not None:
+            raise failed
+        return guess if slot.last_id == before else None
+
+    async def _refresh(self, slot: _Slot, query: HistoryQuery) -> None:
+        conversation_id, includes_own = query.conversation_id or "", query.includes_own
         await self.indexer.settle(conversation_id)
         for _ in range(_MOST_ATTEMPTS):
             if slot.last_id is None and not await self._take_segments(slot, conversation_id):
@@ -191,17 +218,15 @@ class SearchIndex:
                 continue
             if slot.view.size_bytes > self._views.memory_bytes:
                 return  # and be read as a stream
-            news = await self._news(conversation_id, slot.view.until.get(conversation_id, 0))
-            self._check_complete(is_complete=news.is_complete)
+            news = await self._news(slot, conversation_id)
+            if slot.last_id is None:
+                self._check_complete(is_complete=news.is_complete)
             if news.is_behind:
                 await self.indexer.catch_up(conversation_id)
                 continue
             is_known = slot.last_id is None or news.last_id == slot.last_id
             if is_known and await self._take(slot, news, conversation_id):
                 self._check_analyzer(slot.view)
-                if slot.view.is_searched:  # a first search is done before that
-                    entries = slot.view.entries
-                    await in_thread_if(entries.is_long_to_unpack, entries.unpack)
                 return
             slot.begin_again(includes_own=includes_own)
         raise IndexUnusableError(_UNREADABLE)
@@ -251,12 +276,15 @@ class SearchIndex:
         )
 
         async def take(batch: Any, last: "asyncio.Task[bool] | None") -> bool:  # noqa: ANN401 - see `_decoded`
-            documents = await asyncio.to_thread(_decoded, batch)
+            documents, is_long = _decoded(batch), len(batch) > _SHORT_BATCH
+            # Python lets go of its lock for it: on two cores it takes half as long.
+            halves = (partial(_inflate, each) for each in (documents[::2], documents[1::2]))
+            await asyncio.gather(*(in_thread_if(is_long, each) for each in halves))
             if last is not None and not await last:
                 return False
             if slot is not None and documents:
                 slot.last_id = documents[-1].get("last_id", documents[-1]["_id"])
-            return await asyncio.to_thread(view.take, documents)
+            return await in_thread_if(is_long, lambda: view.take(documents))
 
         last: asyncio.Task[bool] | None = None
         async for batch in cursor:
@@ -268,43 +296,34 @@ class SearchIndex:
                 break
         return last is None or await last
 
-    async def _news(self, conversation_id: str, until: int) -> "_News":
-        """One question: is the index whole, is anything not logged yet, what was appended since.
+    async def _news(self, slot: _Slot, conversation_id: str) -> "_News":
+        """One question: is anything not logged yet, is the index whole, what was appended since.
 
-        They are answered in this order, so that what was not logged at the second is there at the
-        third, or was said to be missing.
+        They are answered in this order, so that what was not logged at the first is there at the
+        last, or was said to be missing. Of a log that is known the second is not asked: while it is
+        made anew all of it is there, until it begins again.
         """
+        until = slot.view.until.get(conversation_id, 0)
         behind = {
             "workspace_id": self._workspace_id,
             "conversation_id": conversation_id,
             "unindexed": True,
         }
-        known = {**of_conversation(self._workspace_id, conversation_id), "sequence": until}
-        after = of_conversation(self._workspace_id, conversation_id, after=until)
-        pipeline: list[dict[str, Any]] = [
+        appends: list[Document] = [
+            {"$match": of_conversation(self._workspace_id, conversation_id, after=until - 1)},
+            {"$sort": {"sequence": 1}},
+            {"$limit": _MOST_NEWS + 1},
+        ]
+        pipeline: list[Document] = [
             {"$match": behind},
             {"$limit": 1},
             {"$project": {"_id": 0, "behind": {"$literal": True}}},
-            {"$unionWith": {"coll": STATE, "pipeline": [{"$match": COMPLETE}]}},
-            {
-                "$unionWith": {
-                    "coll": LOG,
-                    "pipeline": [{"$match": known}, {"$project": {"known": "$_id", "_id": 0}}],
-                }
-            },
-            {
-                "$unionWith": {
-                    "coll": LOG,
-                    "pipeline": [
-                        {"$match": after},
-                        {"$sort": {"sequence": 1}},
-                        {"$limit": _MOST_NEWS},
-                    ],
-                }
-            },
         ]
+        if slot.last_id is None:
+            pipeline.append({"$unionWith": {"coll": STATE, "pipeline": [{"$match": COMPLETE}]}})
+        pipeline.append({"$unionWith": {"coll": LOG, "pipeline": appends}})
         cursor = await self._database["snapshots"].aggregate(pipeline)
-        return _News.of(await cursor.to_list())
+        return _News.of(await cursor.to_list(), until)
 
     def _check_complete(self, *, is_complete: bool) -> None:
         if not is_complete:
@@ -357,20 +376,29 @@ class SearchIndex:
             places = view.places(query.run_id)
             scores = scores_of(view, places, query.terms, query.bm25)
             windows = windows_of(hits_of(scores, places.starts), places.sections, query)
-            return LogRanking(self._texts, view, places, scores, windows)
+            return LogRanking(self._lines, view, places, scores, windows)
 
-        ranking = await in_thread_if(len(view.digests) > _FEW_ENTRIES, rank)
+        few = _FEW_IN_BLOCKS
+        if view.is_searched:  # a first search is done before that
+            await in_thread_if(view.entries.is_long_to_unpack, view.entries.unpack)
+            few = _FEW_ENTRIES
+        ranking = await in_thread_if(len(view.digests) > few, rank)
         view.is_searched = True
         return ranking
 
 
-def _decoded(batch: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - the driver's types say documents; they are bytes
-    return [inflated(each) for each in decode_all(batch)]
+def _decoded(batch: Any) -> list[Document]:  # noqa: ANN401 - the driver's types say documents; they are bytes
+    return decode_all(batch)
+
+
+def _inflate(documents: Iterable[Document]) -> None:
+    for each in documents:
+        inflated(each)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _News:
-    """The answer to `_news`."""
+    """The answer to `_news`; `last_id` is of the append that was known as the last one."""
 
     is_complete: bool
     is_behind: bool
@@ -378,10 +406,11 @@ class _News:
     appends: Sequence[Mapping[str, Any]]
 
     @classmethod
-    def of(cls, rows: Sequence[Document]) -> "_News":
+    def of(cls, rows: Sequence[Document], until: int) -> "_News":
+        appends = [each for each in rows if "sequence" in each]
         return cls(
             is_complete=any(each.get("_id") == COMPLETE["_id"] for each in rows),
             is_behind=any("behind" in each for each in rows),
-            last_id=next((each["known"] for each in rows if "known" in each), None),
-            appends=[inflated(each) for each in rows if "sequence" in each],
+            last_id=next((each["_id"] for each in appends if each["sequence"] == until), None),
+            appends=[inflated(each) for each in appends if each["sequence"] > until],
         )

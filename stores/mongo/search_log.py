@@ -192,11 +192,14 @@ def _references(inherited: Mapping[int, Address]) -> bytes:
 
 def references_in(data: bytes) -> Iterable[tuple[int, Address]]:
     """What `_references` was given."""
-    numbers = numbers_in(data)
-    for start in range(0, len(numbers), 4):
-        place, sequence, index, count = numbers[start : start + 4]
+    for place, sequence, index, count in reference_ranges_in(data):
         for offset in range(count):
             yield place + offset, Address(sequence, index + offset)
+
+
+def reference_ranges_in(data: bytes) -> Iterable[tuple[int, int, int, int]]:
+    """The same as runs of neighbours: first place, sequence, index in there, and how many."""
+    return struct.iter_unpack("<4I", data)
 
 
 def numbers_in(data: bytes) -> Sequence[int]:

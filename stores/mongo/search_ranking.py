@@ -3,31 +3,20 @@
 The sums are those of `stores.search.bm25`, in the same order.
 """
 
-import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
-from pydantic_ai.messages import ModelMessage
 
-from stores.digests import load_message, load_messages
-from stores.mongo.search_texts import SearchTexts
+from stores.mongo.search_lines import Lines, SearchLines
 from stores.mongo.search_view import LogView, Places
 from stores.search.bm25 import Bm25, inverse_document_frequency
 from stores.search.corpus import Section
-from stores.search.identity import without_summary
 from stores.search.query import FoundMessage, Hit, Window
-
-_LONG_BODIES = 200_000
-"""Characters of messages whose parsing takes longer than that."""
 
 _FIRST_HITS = 256
 """Hits that are sorted before anybody asks for more: enough for ten windows."""
-
-
-Result = TypeVar("Result")
 
 
 def scores_of(
@@ -43,14 +32,11 @@ def scores_of(
     """
     count = len(places.flat)
     scores = np.zeros(count)
-    lengths: NDArray[Any] = view.entries.lengths[places.flat]
-    total = int(lengths.sum())
-    if not total:
+    if not places.term_count:
         return scores
-    average = total / count
+    lengths, average = places.lengths, places.term_count / count
     k1, b = parameters.k1, parameters.b
-    for term in terms:
-        entries, frequencies = view.entries.find(term)
+    for entries, frequencies in view.entries.find(terms):
         at = places.order[entries]
         is_there = at >= 0
         at, frequency = at[is_there], frequencies[is_there].astype(np.float64)
@@ -102,13 +88,13 @@ class LogRanking:
 
     def __init__(
         self,
-        texts: SearchTexts,
+        lines: SearchLines,
         view: LogView,
         places: Places,
         scores: NDArray[np.float64],
         windows: Sequence[Window],
     ) -> None:
-        self._texts = texts
+        self._lines = lines
         self._digests = view.digests
         self._copies = view.copies
         self._places = places
@@ -119,53 +105,41 @@ class LogRanking:
         self.run_count = places.run_count
         self.skipped = places.skipped
 
+    async def read(self) -> dict[str, Lines]:
+        """The lines of what it shows, by digest. One query, and what large texts lie elsewhere."""
+        shown = {entry for each in self.windows for entry in self._entries_of(each)}
+        found = await self._lines.load({self._digests[each] for each in shown})
+        gone = (each for each in shown if self._digests[each] not in found)
+        copies = {copy for each in gone for copy in self._copies.get(each, ())}
+        return found | await self._lines.load(copies) if copies else found
+
     async def messages(self) -> list[list[FoundMessage]]:
-        """See `Ranking.messages`. One query, and what large texts lie elsewhere.
+        """See `Ranking.messages`.
 
         A message whose run has taken it back since is shown as another run has it.
         """
-        wanted = [self._places_of(each) for each in self.windows]
-        entries = {at: int(self._places.flat[at]) for each in wanted for at in each}
-        found = await self._load({self._digests[each] for each in entries.values()})
-        gone = [each for each in entries.values() if self._digests[each] not in found]
-        found |= await self._load({copy for each in gone for copy in self._copies.get(each, ())})
+        found = await self.read()
 
-        def message(at: int) -> FoundMessage:
-            entry = entries[at]
-            digests = (self._digests[entry], *self._copies.get(entry, ()))
-            readable = next((found[each] for each in digests if each in found), None)
-            return FoundMessage(readable, is_match=bool(self._scores[at] > 0))
+        def lines(entry: int) -> Lines | None:
+            own = found.get(self._digests[entry])
+            if own is not None:
+                return own
+            copies = self._copies.get(entry, ())
+            return next((found[each] for each in copies if each in found), None)
 
-        return [[message(at) for at in each] for each in wanted]
+        return [
+            list(map(FoundMessage, map(lines, self._entries_of(each)), self._are_matches(each)))
+            for each in self.windows
+        ]
 
-    def _places_of(self, window: Window) -> range:
+    def _are_matches(self, window: Window) -> list[bool]:
+        are_matches: list[bool] = (self._scores[self._slice_of(window)] > 0).tolist()
+        return are_matches
+
+    def _entries_of(self, window: Window) -> list[int]:
+        entries: list[int] = self._places.flat[self._slice_of(window)].tolist()
+        return entries
+
+    def _slice_of(self, window: Window) -> slice:
         start = int(self._places.starts[window.hit.section])
-        return range(start + window.start, start + window.end)
-
-    async def _load(self, digests: set[str]) -> dict[str, ModelMessage]:
-        texts = await self._texts.load(list(digests)) if digests else {}
-        size = sum(map(len, texts.values()))
-        return await in_thread_if(size > _LONG_BODIES, lambda: _loaded(texts))
-
-
-def _loaded(texts: Mapping[str, str]) -> dict[str, ModelMessage]:
-    """The messages of these texts, without summaries; one that is damaged is left out."""
-    loaded: Sequence[ModelMessage | None]
-    try:
-        loaded = load_messages(texts.values())
-    except ValidationError:
-        loaded = [_loaded_or_none(text) for text in texts.values()]
-    searched = [each and without_summary(each) for each in loaded]
-    return {digest: each for digest, each in zip(texts, searched, strict=True) if each is not None}
-
-
-def _loaded_or_none(text: str) -> ModelMessage | None:
-    try:
-        return load_message(text)
-    except ValidationError:
-        return None
-
-
-async def in_thread_if(is_long: bool, work: Callable[[], Result]) -> Result:  # noqa: FBT001 - reads as a sentence
-    """Do it in a thread when it is long."""
-    return await asyncio.to_thread(work) if is_long else work()
+        return slice(start + window.start, start + window.end)

@@ -11,13 +11,13 @@ import asyncio
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from pymongo.asynchronous.client_session import AsyncClientSession
 
 from stores.mongo.client import Database, MongoConnection
 from stores.mongo.documents import Document
-from stores.mongo.search_log import LOG, of_conversation
+from stores.mongo.search_log import LOG, numbers_in, of_conversation
 from stores.mongo.search_terms import is_readable, joined
 from stores.mongo.transactions import run_transaction
 
@@ -29,7 +29,12 @@ APPENDS = 16
 _MOST_BYTES = 1 << 20
 """Of packed terms, from which fewer appends are a segment: far below what a document may hold."""
 
-_PLACE_BYTES, _HASH_BYTES, _DIGEST_CHARACTERS = 4, 8, 64
+DIGEST_BYTES = 32
+
+_FIELDS_OF_ADDING = 3
+"""In a segment, of an append that only adds messages: how many, and two that say of which run."""
+
+_NOTHING: Mapping[str, Any] = {}
 
 _OF_APPENDS = (
     *("run_id", "started_at", "changes", "inherited", "renewed", "dropped", "unreadable"),
@@ -137,30 +142,90 @@ async def _replace(database: Database, segment: Document, session: AsyncClientSe
     await database[SEGMENTS].insert_one(segment, session=session)
 
 
-def appends_in(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The appends of a segment as the log has them, without terms; an append is itself."""
+class AppendsOfRun(NamedTuple):
+    """One append, or neighbours of one run that only add messages, as a reader takes them.
+
+    Args:
+        conversation_id: whose log.
+        run_id: whose record.
+        started_at: of the run, in microseconds.
+        sequence: of the first of them.
+        sizes: how many messages each has.
+        places: of all their messages.
+        hashes: likewise.
+        digests: likewise, 32 bytes each, and behind them those of `renewed`.
+        further: what else the append says, by the names of `Append`; of several nothing.
+    """
+
+    conversation_id: str
+    run_id: str
+    started_at: int
+    sequence: int
+    sizes: Sequence[int]
+    places: Sequence[int]
+    hashes: Sequence[int]
+    digests: bytes
+    further: Mapping[str, Any]
+
+    @property
+    def last(self) -> int:
+        """The sequence of the last of them."""
+        return self.sequence + len(self.sizes) - 1
+
+
+def appends_in(document: Mapping[str, Any]) -> Iterator[AppendsOfRun]:
+    """The appends of a segment in their order, those of a run together; an append is itself."""
     if "appends" not in document:
-        yield document
+        yield AppendsOfRun(
+            conversation_id=document["conversation_id"],
+            run_id=document["run_id"],
+            started_at=document["started_at"],
+            sequence=document["sequence"],
+            sizes=[len(document["hashes"])],
+            places=numbers_in(document["places"]),
+            hashes=document["hashes"],
+            digests=bytes.fromhex("".join(document["messages"])),
+            further=document,
+        )
         return
-    shared = {name: document[name] for name in ("conversation_id", "analyzer")}
-    hashes = struct.unpack(f"<{len(document['hashes']) // _HASH_BYTES}q", document["hashes"])
-    digests = document["messages"].hex()
+    conversation_id, sequence = document["conversation_id"], document["first"]
+    places = numbers_in(document["places"])
+    hashes = struct.unpack(f"<{len(places)}q", document["hashes"])
+    digests: bytes = document["messages"]
     entry = message = 0
-    for sequence, append in enumerate(document["appends"], start=document["first"]):
-        end = entry + append["entries"]
-        last = message + append["entries"] + len(append.get("renewed", ()))
-        yield {
-            **shared,
-            **append,
-            "sequence": sequence,
-            "places": document["places"][entry * _PLACE_BYTES : end * _PLACE_BYTES],
-            "hashes": hashes[entry:end],
-            "messages": [
-                digests[each * _DIGEST_CHARACTERS : (each + 1) * _DIGEST_CHARACTERS]
-                for each in range(message, last)
-            ],
-        }
-        entry, message = end, last
+    for neighbours in _neighbours(document["appends"]):
+        first = neighbours[0]
+        sizes = [each["entries"] for each in neighbours]
+        end = entry + sum(sizes)
+        last = message + (end - entry + len(first.get("renewed", ()))) * DIGEST_BYTES
+        yield AppendsOfRun(
+            conversation_id=conversation_id,
+            run_id=first["run_id"],
+            started_at=first["started_at"],
+            sequence=sequence,
+            sizes=sizes,
+            places=places[entry:end],
+            hashes=hashes[entry:end],
+            digests=digests[message:last],
+            further=_NOTHING if len(first) == _FIELDS_OF_ADDING else first,
+        )
+        entry, message, sequence = end, last, sequence + len(sizes)
+
+
+def _neighbours(appends: Sequence[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
+    """One after the other, but together where a run only adds messages."""
+    together: list[Mapping[str, Any]] = []
+    for append in appends:
+        only_adds = len(append) == _FIELDS_OF_ADDING
+        if together and not (only_adds and append["run_id"] == together[0]["run_id"]):
+            yield together
+            together = []
+        together.append(append)
+        if not only_adds:
+            yield together
+            together = []
+    if together:
+        yield together
 
 
 def of_segments(workspace_id: str, conversation_id: str) -> Document:

@@ -11,7 +11,7 @@ bytes or 4; likewise how often it is there, 1 byte or 4.
 
 import struct
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -171,22 +171,22 @@ class TermBlock:
         text = self._data[self._text_at + 1 : -1].decode(errors="surrogatepass")
         return text.split("\n") if text else []
 
-    def find(self, line: bytes) -> tuple[Array, Array] | None:
-        """The entries with a term, and how often each holds it; `None` when none does.
+    def find(self, wanted: Sequence[bytes]) -> Iterator[tuple[int, Array, Array]]:
+        """Which of some terms are here, the entries with each, and how often each holds it.
 
         Args:
-            line: `line_of` the term.
+            wanted: `line_of` each term. A term is named by its place among them.
         """
-        at = self._data.find(line, self._text_at)
-        if at < 0:
-            return None
-        number = self._data.count(b"\n", self._text_at, at)
-        if self.count == 1:
-            counted = self.counts[number : number + 1]
-            return np.array([self.first]), counted
-        places: Array = np.flatnonzero(self.lines == number)
-        ends: Array = np.cumsum(self.sizes)
-        return self.first + np.searchsorted(ends, places, side="right"), self.counts[places]
+        at = [self._data.find(each, self._text_at) for each in wanted]
+        if max(at, default=-1) < 0:
+            return
+        lines, counts, ends = self.lines, self.counts, np.cumsum(self.sizes)
+        for term, start in enumerate(at):
+            if start >= 0:
+                number = self._data.count(b"\n", self._text_at, start)
+                places: Array = np.flatnonzero(lines == number)
+                entries = self.first + np.searchsorted(ends, places, side="right")
+                yield term, entries, counts[places]
 
     def postings(self) -> tuple[Array, Array, Array]:
         """Key, entry and count of each term of each message."""

@@ -4,17 +4,19 @@ Records are put together as `stores.search.corpus` does: in the order in which r
 earlier run holds is left out at the beginning of a later one.
 """
 
+from array import array
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stores.mongo.search_entries import SearchedEntries
-from stores.mongo.search_log import numbers_in, references_in
-from stores.mongo.search_segments import appends_in
+from stores.mongo.search_log import reference_ranges_in
+from stores.mongo.search_segments import DIGEST_BYTES, AppendsOfRun, appends_in
 from stores.search.corpus import Inheritance, Section
 
 _NO_CHANGES: frozenset[str] = frozenset()
@@ -33,12 +35,12 @@ class RunRecordView:
     started_at: int
     places: list[int] = field(default_factory=list[int])
     entries: list[int] = field(default_factory=list[int])
-    borrowed: set[int] = field(default_factory=set[int])
+    borrowed: frozenset[int] = frozenset()
     """Places whose entry is another run's."""
     inherited: int = 0
     is_counted: bool = False
     """Whether it is in the corpus."""
-    unreadable: set[int] = field(default_factory=set[int])
+    unreadable: frozenset[int] = frozenset()
 
     @property
     def order(self) -> tuple[int, str]:
@@ -66,6 +68,29 @@ def _is_ascending(numbers: Sequence[int]) -> bool:
     return list(numbers) == sorted(numbers)
 
 
+class Digests:
+    """The digests of entries, in the room that they need."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def __len__(self) -> int:
+        """Of how many entries."""
+        return len(self._bytes) // DIGEST_BYTES
+
+    def __getitem__(self, entry: int) -> str:
+        """In hexadecimal, as messages are named."""
+        return self._bytes[entry * DIGEST_BYTES : (entry + 1) * DIGEST_BYTES].hex()
+
+    def __setitem__(self, entry: int, digest: str) -> None:
+        """Of an entry that has one already."""
+        self._bytes[entry * DIGEST_BYTES : (entry + 1) * DIGEST_BYTES] = bytes.fromhex(digest)
+
+    def append(self, digests: bytes) -> None:
+        """Those of the next entries."""
+        self._bytes += digests
+
+
 class LogView:
     """What was read of a log up to `until`, for searches with or without the search's own calls.
 
@@ -81,17 +106,18 @@ class LogView:
         self.kept_terms: set[str] = set()
         """Ids of the terms in the log; see `stores.mongo.search_terms.terms_id`."""
         self.entries = SearchedEntries(only)
-        self.digests: list[str] = []
+        self.digests = Digests()
         self.copies: dict[int, list[str]] = {}
         """By entry, digests of what other runs have of the same message."""
         self._hashes: list[int] = []
         self._changes: dict[int, frozenset[str]] = {}
-        self._first_of: dict[tuple[str, int], int] = {}
+        self._firsts: dict[str, tuple[int, list[int]]] = {}
+        """By conversation, the sequence of its first append, and the first entry of each."""
         self.runs: dict[str, RunRecordView] = {}
         self._corpus: list[RunRecordView] = []
         self._sections: list[Section] = []
-        self._flat: list[int] = []
-        self._starts: list[int] = []
+        self._flat = array("q")
+        self._starts = array("q")
         self._inheritance = Inheritance()
         self._is_stale = False
         self._places: Places | None = None
@@ -108,65 +134,82 @@ class LogView:
             Whether none is missing. If one is, a view has to begin again.
         """
         for document in documents:
-            for append in appends_in(document):
-                if not self._follows(append):
+            for appends in appends_in(document):
+                if not self._follows(appends):
                     return False
-                self.until[append["conversation_id"]] = append["sequence"]
-                if not append.get("is_reset"):
-                    self._take_record(append)
+                self.until[appends.conversation_id] = appends.last
+                if not appends.further.get("is_reset"):
+                    self._take_record(appends)
             self.kept_terms.add(document["analyzer"])
             self.entries.take(document, includes_own=self.includes_own)
             self._places = None
         return True
 
-    def _follows(self, append: Mapping[str, Any]) -> bool:
-        known = self.until.get(append["conversation_id"], 0)
-        if "is_merged" in append:  # since the segments were read
+    def _follows(self, appends: AppendsOfRun) -> bool:
+        known = self.until.get(appends.conversation_id, 0)
+        if "is_merged" in appends.further:  # since the segments were read
             return False
-        if append.get("is_reset"):
+        if appends.further.get("is_reset"):
             return not known
-        return bool(append["sequence"] == known + 1)
+        return appends.sequence == known + 1
 
-    def _take_record(self, document: Mapping[str, Any]) -> None:
-        conversation, sequence = document["conversation_id"], document["sequence"]
-        run = self.runs.get(document["run_id"])
+    def _take_record(self, appends: AppendsOfRun) -> None:
+        run = self.runs.get(appends.run_id)
         if run is None:
             run = RunRecordView(
-                run_id=document["run_id"],
-                conversation_id=conversation,
-                started_at=document["started_at"],
+                run_id=appends.run_id,
+                conversation_id=appends.conversation_id,
+                started_at=appends.started_at,
             )
             self.runs[run.run_id] = run
-        places = numbers_in(document["places"])
-        first = len(self.digests)
-        self._first_of[conversation, sequence] = first
-        digests = document["messages"]
-        self.digests += digests[: len(places)]
-        self._hashes += document["hashes"]
-        for index, changes in document.get("changes", {}).items():
-            self._changes[first + int(index)] = frozenset(changes)
-        entries: Sequence[int] = range(first, first + len(places))
-        own = len(places)
-        if "inherited" in document:
-            inherited = dict(references_in(document["inherited"]))
-            run.borrowed |= inherited.keys()
-            firsts = (
-                self._first_of[conversation, at.sequence] + at.index for at in inherited.values()
-            )
-            places, entries = [*inherited, *places], [*firsts, *entries]
-        if run.borrowed:
-            run.borrowed.difference_update(places[len(places) - own :])
+        places, first = appends.places, len(self._hashes)
+        firsts = self._firsts.setdefault(appends.conversation_id, (appends.sequence, []))[1]
+        if len(appends.sizes) == 1:
+            firsts.append(first)
+        else:
+            firsts += accumulate(appends.sizes[:-1], initial=first)
+        self._hashes += appends.hashes
+        self.digests.append(appends.digests[: len(places) * DIGEST_BYTES])
         before = len(run.entries)
-        is_added = run.put(places, entries, document.get("dropped", ()))
-        for place, digest in zip(document.get("renewed", ()), digests[own:], strict=True):
+        entries: Sequence[int] = range(first, first + len(places))
+        if appends.further:
+            is_added = self._take_further(run, appends, entries)
+        else:
+            if run.borrowed:
+                run.borrowed -= frozenset(places)
+            is_added = run.put(places, entries)
+        self._count_on(run, before if is_added else None)
+
+    def _take_further(
+        self, run: RunRecordView, appends: AppendsOfRun, entries: Sequence[int]
+    ) -> bool:
+        """Take in what else an append says, with its entries; see `RunRecordView.put`."""
+        further, own = appends.further, appends.places
+        for index, changes in further.get("changes", {}).items():
+            self._changes[entries[int(index)]] = frozenset(changes)
+        places = own
+        if "inherited" in further:
+            base, firsts = self._firsts[appends.conversation_id]
+            at: list[int] = []
+            of: list[int] = []
+            for place, sequence, index, count in reference_ranges_in(further["inherited"]):
+                at += range(place, place + count)
+                start = firsts[sequence - base] + index
+                of += range(start, start + count)
+            run.borrowed |= frozenset(at)
+            places, entries = [*at, *own], [*of, *entries]
+        run.borrowed -= frozenset(own)
+        is_added = run.put(places, entries, further.get("dropped", ()))
+        renewed = appends.digests[len(own) * DIGEST_BYTES :]
+        for index, place in enumerate(further.get("renewed", ())):
+            digest = renewed[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]
             entry = run.entries[bisect_left(run.places, place)]
             if place in run.borrowed:
-                self.copies.setdefault(entry, []).append(digest)
+                self.copies.setdefault(entry, []).append(digest.hex())
             else:
-                self.digests[entry] = digest
-        if "unreadable" in document:
-            run.unreadable.update(document["unreadable"])
-        self._count_on(run, before if is_added else None)
+                self.digests[entry] = digest.hex()
+        run.unreadable |= frozenset(further.get("unreadable", ()))
+        return is_added
 
     # The corpus
 
@@ -189,10 +232,8 @@ class LogView:
 
     def _inherit(self, run: RunRecordView, before: int) -> None:
         added = run.entries[before:]
-        hashes = [self._hashes[each] for each in added]
-        changes = [_NO_CHANGES] * len(added)
-        if self._changes:
-            changes = [self._changes.get(each, _NO_CHANGES) for each in added]
+        hashes = list(map(self._hashes.__getitem__, added))
+        changes = [self._changes.get(each, _NO_CHANGES) for each in added] if self._changes else ()
         leading = self._inheritance.leading(hashes, changes)
         if run.inherited == before:
             run.inherited += leading
@@ -205,12 +246,12 @@ class LogView:
         else:
             self._sections.append(section)
             self._starts.append(len(self._flat))
-        self._flat += counted
+        self._flat.extend(counted)
 
     def _put_together(self) -> None:
         """Bring the sections up to the records, from the first run on."""
         self._inheritance = Inheritance()
-        self._sections, self._flat, self._starts = [], [], []
+        self._sections, self._flat, self._starts = [], array("q"), array("q")
         self._corpus = sorted(self.runs.values(), key=lambda each: each.order)
         for run in self._corpus:
             run.inherited, run.is_counted = 0, True
@@ -243,7 +284,10 @@ class LogView:
         order[flat[::-1]] = np.arange(len(flat))[::-1]
         again = np.flatnonzero(order[flat] != np.arange(len(flat)))
         further = zip(flat[again].tolist(), again.tolist(), strict=True)
+        lengths = self.entries.lengths[flat]
         return Places(
+            lengths=lengths,
+            term_count=int(lengths.sum()),
             sections=sections,
             flat=flat,
             order=order,
@@ -255,27 +299,26 @@ class LogView:
 
 
 def _section(run: RunRecordView, first_index: int) -> Section:
-    return Section(
-        run_id=run.run_id,
-        conversation_id=run.conversation_id or None,
-        first_index=first_index,
-        length=len(run.entries) - first_index,
-    )
+    length = len(run.entries) - first_index
+    return Section(run.run_id, run.conversation_id or None, first_index, length)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
     """A corpus: its entries section by section, where each section starts, and back again.
 
-    `order` has an entry's place among those of the corpus, -1 for one that is not of it. `again`
-    has the further places of entries that are in two sections: a run that branched off before a
-    change of instructions has what it inherited as its own. `run_count` and `skipped` are those of
+    `order` has an entry's place among those of the corpus, -1 for one that is not of it; `lengths`
+    how many terms each has, in the order of the corpus, and `term_count` all together. `again` has
+    the further places of entries that are in two sections: a run that branched off before a change
+    of instructions has what it inherited as its own. `run_count` and `skipped` are those of
     `Ranking`.
     """
 
     sections: list[Section]
     flat: NDArray[Any]
     order: NDArray[Any]
+    lengths: NDArray[Any]
+    term_count: int
     starts: NDArray[Any]
     again: tuple[tuple[int, int], ...]
     run_count: int

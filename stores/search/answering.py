@@ -1,6 +1,5 @@
 """The answer to a search: words for each case, and excerpts."""
 
-import asyncio
 import logging
 from collections.abc import Sequence
 
@@ -17,13 +16,19 @@ from stores.search.query import (
     SearchAnswer,
 )
 from stores.search.reference import reference_ranking
-from stores.search.rendering import lines_of
 from stores.search.source import HistorySource, SnapshotHistorySource
+from stores.threads import in_thread_if
 
 _LOGGER = logging.getLogger(__name__)
 
 _LONGEST_REPEATED = 200
 """Characters of the query that an answer repeats."""
+
+_LONG_LINES = 30_000
+"""Characters of what is looked through for excerpts from which that takes some milliseconds."""
+
+_BEYOND_ASCII = 25
+"""As how many characters one counts of a text that is not all ASCII."""
 
 NO_CONVERSATION = (
     "Conversation-scoped search needs a conversation id, and this run has none. Pass "
@@ -76,7 +81,8 @@ async def _answer(query: HistoryQuery, ranking: Ranking, note: str | None) -> Se
     matches: Sequence[Match] = ()
     if ranking.windows:
         found = await ranking.messages()
-        matches = await asyncio.to_thread(_matches, query, ranking, found)
+        is_long = _looked_through(found) > _LONG_LINES
+        matches = await in_thread_if(is_long, lambda: _matches(query, ranking, found))
     notes = " ".join(filter(None, (_skipped_words(ranking.skipped), _cut_words(query), note)))
     text = _text(query, ranking, matches)
     return SearchAnswer(
@@ -125,6 +131,19 @@ def _cut_words(query: HistoryQuery) -> str | None:
     return f"Only the first {LONGEST_QUERY:,} characters of the query were searched for."
 
 
+def _looked_through(found: Sequence[Sequence[FoundMessage]]) -> int:
+    """About how many characters have to be looked through for the terms of the query."""
+    texts = (
+        line.text
+        for messages in found
+        for each in messages
+        if each.is_match
+        for line in each.lines or ()
+        if len(line.text) > line.shown
+    )
+    return sum(len(each) * (1 if each.isascii() else _BEYOND_ASCII) for each in texts)
+
+
 def _matches(
     query: HistoryQuery, ranking: Ranking, found: Sequence[Sequence[FoundMessage]]
 ) -> list[Match]:
@@ -155,12 +174,12 @@ def _shown(found: FoundMessage, find: Finder, query: HistoryQuery) -> str:
     The search's own answers are left out with the calls that asked for them: they would be copies
     of what is shown anyway.
     """
-    if found.message is None:
+    if found.lines is None:
         return UNREADABLE
     find = find if found.is_match else find_nothing
     lines = [
-        f"{each.label}: {clipped(each.text, each.shown, find)}"
-        for each in lines_of(found.message)
+        f"{each.label}: {clipped(each.text, each.shown, find, len(query.terms))}"
+        for each in found.lines
         if query.includes_own or not each.is_own
     ]
     return "\n".join(lines) or WITHOUT_TEXT

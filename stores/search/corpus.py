@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pydantic_ai.messages import ModelMessage
 
@@ -11,9 +12,10 @@ from stores.search.identity import instruction_changes, message_hash
 
 Changes = AbstractSet[Hashable]
 
+_NO_CHANGES: Changes = frozenset()
 
-@dataclass(frozen=True, kw_only=True)
-class Section:
+
+class Section(NamedTuple):
     """A run's part of the corpus.
 
     `first_index` is the place of the first message in the run's own record, so that a message has
@@ -42,22 +44,28 @@ class Inheritance:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[Hashable, Changes] = {}
+        self._seen: set[Hashable] = set()
+        self._changes: dict[Hashable, Changes] = {}
+        """Of those that carry any."""
 
-    def leading(self, hashes: Sequence[Hashable], changes: Sequence[Changes]) -> int:
+    def leading(self, hashes: Sequence[Hashable], changes: Sequence[Changes] = ()) -> int:
         """The number of inherited messages of the next run; from now on its own count as held.
 
         Args:
             hashes: of all messages of its record.
-            changes: of instructions, that each of them carries.
+            changes: of instructions, that each of them carries; empty when none carries any.
         """
         count = 0
-        for hashed, changed in zip(hashes, changes, strict=True):
-            held = self._seen.get(hashed)
-            if held is None or not changed <= held:
+        for hashed in hashes:
+            if hashed not in self._seen:
+                break
+            if changes and not changes[count] <= self._changes.get(hashed, _NO_CHANGES):
                 break
             count += 1
-        self._seen.update(zip(hashes, changes, strict=True))
+        self._seen.update(hashes)
+        if changes or self._changes:
+            carried = changes or [_NO_CHANGES] * len(hashes)
+            self._changes.update(zip(hashes, carried, strict=True))
         return count
 
 

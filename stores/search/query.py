@@ -3,13 +3,12 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, Protocol, runtime_checkable
-
-from pydantic_ai.messages import ModelMessage
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from stores.search.analysis import AnalyzerName, analyzer_named
 from stores.search.bm25 import Bm25
 from stores.search.corpus import Section
+from stores.search.rendering import Line
 
 SearchScope = Literal["conversation", "all"]
 """How far a search may reach: the runs of one conversation, or every run of the workspace."""
@@ -69,8 +68,7 @@ class HistoryQuery:
         return analyzer_named(self.analyzer).query_terms(self.text[:LONGEST_QUERY])
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(NamedTuple):
     """A message that matches: its section, its place in there, and its score."""
 
     section: int
@@ -78,8 +76,7 @@ class Hit:
     score: float
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(NamedTuple):
     """A hit with the messages around it: places in its section, half-open."""
 
     hit: Hit
@@ -87,14 +84,13 @@ class Window:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class FoundMessage:
-    """A message of a window. `None`: it is there and cannot be read.
+class FoundMessage(NamedTuple):
+    """A message of a window, as lines. `None`: it is there and cannot be read.
 
     `is_match`: it has a term of the query; most that are shown around a hit have none.
     """
 
-    message: ModelMessage | None
+    lines: Sequence[Line] | None
     is_match: bool
 
 

@@ -11,7 +11,7 @@ from stores.search.analysis import analyzer_named
 from stores.search.bm25 import ranked
 from stores.search.corpus import RunMessages, Section, corpus_of
 from stores.search.query import FoundMessage, HistoryQuery, Hit, Window, windows_of
-from stores.search.rendering import indexed_text
+from stores.search.rendering import indexed_text, lines_of
 from stores.search.source import CountingSource, HistorySource
 
 
@@ -40,7 +40,7 @@ class ReferenceRanking:
         return [
             [
                 FoundMessage(
-                    self._corpus[each.hit.section].messages[line],
+                    lines_of(self._corpus[each.hit.section].messages[line]),
                     is_match=(each.hit.section, line) in self._matching,
                 )
                 for line in range(each.start, each.end)

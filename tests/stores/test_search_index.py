@@ -27,6 +27,7 @@ from pymongo import MongoClient
 from pymongo.errors import AutoReconnect
 
 from stores.commits import Commit
+from stores.errors import StoreUnavailableError
 from stores.media.protocols import NO_CONTEXT, MediaContext
 from stores.mongo import search_segments, search_upkeep
 from stores.mongo.media import MongoMediaStore, media_id
@@ -389,6 +390,75 @@ async def test_large_texts_are_found_and_files_are_not_read(
     await fresh.aclose()
 
 
+class AbsentMedia(WatchedMedia):
+    """The same, which may be away."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.is_away = asyncio.Event()  # one for all copies
+
+    async def get(self, uri: str, *, context: MediaContext = NO_CONTEXT) -> bytes:
+        if self.is_away.is_set():
+            message = "the media store is away"
+            raise StoreUnavailableError(message)
+        return await super().get(uri, context=context)
+
+
+@pytest.mark.spec("CS-64")
+async def test_a_text_that_cannot_be_read_now_fails_the_search_and_not_the_next_one(
+    mongodb_uri: str, prepared_database: str
+) -> None:
+    media = AbsentMedia(db_url=mongodb_uri, database=prepared_database)
+    searched = MongoStepStore(db_url=mongodb_uri, database=prepared_database, media_store=media)
+    talk, run_id = f"talk-{uuid4().hex}", uuid4().hex
+    large = ToolReturnPart("read", "word " * 20_000 + "needle", tool_call_id="1", timestamp=at(0))
+    execution, script = Execution(execution_id=run_id, branch=run_id), RunScript(run_id=run_id)
+    await searched.commit(execution.commit(script.register(conversation_id=talk)))
+    execution.next_task()
+    history: dict[int, ModelMessage] = {0: request("hay"), 1: ModelRequest(parts=[large])}
+    await searched.commit(execution.commit(save(script, history)))
+    hay, needle = (text_query(each, talk) for each in ("hay", "needle"))
+    source = SnapshotHistorySource(searched)
+    assert len((await search_history(source, hay)).matches) == 1  # the log is known from here on
+    media.is_away.set()
+    with pytest.raises(StoreUnavailableError, match="away"):
+        await search_history(source, needle)
+    assert len((await search_history(source, hay)).matches) == 1
+    media.is_away.clear()
+    await said(searched, f"{run_id}-b", "needle too", talk=talk)
+    expected = await search_history(SnapshotHistorySource(WithoutIndex(searched)), needle)
+    assert await search_history(source, needle) == expected
+    assert len(expected.matches) == 2
+    media.read.clear()
+    assert await search_history(source, needle) == expected
+    assert media.read == []  # what was shown is not read again
+    await searched.aclose()
+    await media.aclose()
+
+
+async def test_a_log_that_is_known_answers_while_the_index_is_made_again(
+    mongodb_uri: str, prepared_database: str, store: MongoStepStore, other: MongoStepStore
+) -> None:
+    talk, run_id = f"talk-{uuid4().hex}", uuid4().hex
+    await said(store, run_id, "needle", "hay", talk=talk)
+    query = text_query("needle", talk)
+    expected, _ = await both(store, query)
+    with MongoClient[dict[str, Any]](mongodb_uri) as client:
+        state = client[prepared_database].search_state
+        state.update_one({}, {"$set": {"is_complete": False}})
+        known = await search_history(SnapshotHistorySource(store), query)
+        unknown = await search_history(SnapshotHistorySource(other), query)
+        await store.history_index.indexer.begin_again(talk)  # now nothing of it is there
+        begun = await search_history(SnapshotHistorySource(store), query)
+        state.update_one({}, {"$set": {"is_complete": True}})
+    assert known == expected
+    for each in (unknown, begun):
+        assert each.matches == expected.matches
+        assert "perdure reindex" in each.text
+    await store.history_index.reindex()
+    assert (await both(store, query))[0] == expected
+
+
 @pytest.mark.spec("CS-59", "CS-64")
 async def test_what_was_pruned_is_found_by_the_index_and_kept_by_a_sweep(
     mongodb_uri: str, prepared_database: str, store: MongoStepStore
@@ -680,7 +750,7 @@ async def test_a_conversation_that_is_too_large_and_all_of_them_are_streamed(
         indexed, plain = await both(store, text_query("alpha gamma", talk))
         assert indexed == plain
         assert len(indexed.matches) == 3
-    assert views.slot((workspace, talk, False)).view.digests == []
+    assert len(views.slot((workspace, talk, False)).view.digests) == 0
     indexed, plain = await both(store, text_query("gamma alpha", talk, scope="all"))
     assert indexed == plain
 

@@ -59,12 +59,13 @@ def check(block: TermBlock, documents: list[dict[str, int]]) -> None:
     keys, entries, counts = (each.tolist() for each in block.postings())
     assert dict(zip(zip(keys, entries, strict=True), counts, strict=True)) == expected
     assert len(keys) == len(expected)
-    for term in [*sorted(terms)[:20], "a", "absent", "="]:
-        found = block.find(line_of(term))
+    asked = list(dict.fromkeys([*sorted(terms)[:20], "a", "absent", "="]))
+    found = {asked[term]: each for term, *each in block.find(list(map(line_of, asked)))}
+    for term in asked:
         there = {10 + n: each[term] for n, each in enumerate(documents) if term in each}
-        assert (found is None) == (not there)
-        if found:
-            assert dict(zip(*(each.tolist() for each in found), strict=True)) == there
+        assert (term in found) == bool(there)
+        if there:
+            assert dict(zip(*(each.tolist() for each in found[term]), strict=True)) == there
 
 
 def test_terms_of_an_older_packing_are_left_out() -> None:
@@ -96,8 +97,7 @@ def test_what_is_found_is_the_same_before_and_after_unpacking_and_when_it_alone_
                 expected[term][first + n] += each.get(term, 0) + own[n].get(term, 0)
         first += len(said)
     for kept in (entries, only):
-        for term in asked:
-            found, counts = kept.find(term)
+        for term, (found, counts) in zip(asked, kept.find(asked), strict=True):
             there = {entry: count for entry, count in expected[term].items() if count}
             assert dict(zip(found.tolist(), counts.tolist(), strict=True)) == there
             assert len(found) == len(there)
