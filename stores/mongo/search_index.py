@@ -6,11 +6,10 @@ a stream for each search, of which only what the query asks for is kept.
 """
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from bson import decode_all  # pyright: ignore[reportUnknownVariableType]
 from pymongo.asynchronous.client_session import AsyncClientSession
@@ -23,22 +22,23 @@ from stores.mongo.search_indexer import SearchIndexer
 from stores.mongo.search_lines import KeptLines, SearchLines
 from stores.mongo.search_log import COMPLETE, LOG, STATE, of_conversation
 from stores.mongo.search_ranking import LogRanking, hits_of, scores_of
-from stores.mongo.search_segments import SEGMENTS, of_segments
+from stores.mongo.search_segments import APPENDS, SEGMENTS, of_segments
 from stores.mongo.search_terms import inflated, terms_id
 from stores.mongo.search_texts import SearchTexts
 from stores.mongo.search_upkeep import SearchUpkeep
 from stores.mongo.search_view import LogView
+from stores.mongo.search_views import MEMORY_BYTES, SearchViews, Slot
 from stores.mongo.search_writer import LoggedConversations
 from stores.search.analysis import AnalyzerName, analyzer_named
 from stores.search.query import HistoryQuery, IndexUnusableError, windows_of
 from stores.threads import in_thread_if
 
-MEMORY_BYTES = 256 * 1024 * 1024
-"""Of all views of a process together: some 500,000 messages."""
-
 _FEW_ENTRIES, _FEW_IN_BLOCKS = 50_000, 2_500
 """Messages up to which ranking takes a millisecond or two, and is not worth a thread; the second
 before there are postings."""
+
+_NEWEST = 2 * APPENDS
+"""Appends that are read beside the segments: so many are mostly not in one yet."""
 
 _MOST_NEWS = 100
 """Appends that are read with the question what is new; more come as a stream."""
@@ -55,47 +55,8 @@ _UNREADABLE = (
     "again"
 )
 
-
-@dataclass(kw_only=True)
-class _Slot:
-    """A view with its lock; `last_id` is of the newest append that it took."""
-
-    view: LogView
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    last_id: Document | None = None
-    is_too_large: bool = False
-
-    def begin_again(self, *, includes_own: bool) -> None:
-        """Know nothing of the log."""
-        self.view, self.last_id = LogView(includes_own=includes_own), None
-
-
-class SearchViews:
-    """The views of a process, the one that was used last at the end."""
-
-    def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:
-        self.memory_bytes = memory_bytes
-        self._slots: OrderedDict[tuple[str, str, bool], _Slot] = OrderedDict()
-
-    def slot(self, place: tuple[str, str, bool]) -> _Slot:
-        """The view of workspace, conversation, and whether the search's own calls count."""
-        if place not in self._slots:
-            self._slots[place] = _Slot(view=LogView(includes_own=place[2]))
-        self._slots.move_to_end(place)
-        return self._slots[place]
-
-    def settle(self, slot: _Slot) -> None:
-        """Keep to the bound: what was not used for longest goes; a view above it goes at once."""
-        if slot.view.size_bytes > self.memory_bytes:
-            slot.begin_again(includes_own=False)
-            slot.is_too_large = True
-        total = sum(each.view.size_bytes for each in self._slots.values())
-        for place, each in list(self._slots.items()):
-            if total <= self.memory_bytes:
-                return
-            if each is not slot and not each.lock.locked():
-                total -= each.view.size_bytes
-                del self._slots[place]
+First = TypeVar("First")
+Second = TypeVar("Second")
 
 
 class SearchMemory:
@@ -192,7 +153,7 @@ class SearchIndex:
                     raise
         return await self._rank_stream(query)
 
-    async def _refresh_beside_guess(self, slot: _Slot, query: HistoryQuery) -> LogRanking | None:
+    async def _refresh_beside_guess(self, slot: Slot, query: HistoryQuery) -> LogRanking | None:
         """Take in what is new; the ranking from before, if nothing is.
 
         Mostly nothing is. So what that ranking shows is read while it is asked; if something is
@@ -209,29 +170,24 @@ class SearchIndex:
             raise failed
         return guess if slot.last_id == before else None
 
-    async def _refresh(self, slot: _Slot, query: HistoryQuery) -> None:
+    async def _refresh(self, slot: Slot, query: HistoryQuery) -> None:
         conversation_id, includes_own = query.conversation_id or "", query.includes_own
         await self.indexer.settle(conversation_id)
         for _ in range(_MOST_ATTEMPTS):
-            if slot.last_id is None and not await self._take_segments(slot, conversation_id):
-                slot.begin_again(includes_own=includes_own)
-                continue
+            is_new = slot.last_id is None
+            news = await (self._take_segments if is_new else self._news)(slot, conversation_id)
             if slot.view.size_bytes > self._views.memory_bytes:
                 return  # and be read as a stream
-            news = await self._news(slot, conversation_id)
-            if slot.last_id is None:
-                self._check_complete(is_complete=news.is_complete)
-            if news.is_behind:
+            if news is not None and news.is_behind:
                 await self.indexer.catch_up(conversation_id)
                 continue
-            is_known = slot.last_id is None or news.last_id == slot.last_id
-            if is_known and await self._take(slot, news, conversation_id):
+            if news is not None and await self._take(slot, news, conversation_id):
                 self._check_analyzer(slot.view)
                 return
             slot.begin_again(includes_own=includes_own)
         raise IndexUnusableError(_UNREADABLE)
 
-    async def _take(self, slot: _Slot, news: "_News", conversation_id: str) -> bool:
+    async def _take(self, slot: Slot, news: "_News", conversation_id: str) -> bool:
         view = slot.view
         if not view.take(news.appends):
             return False
@@ -244,16 +200,38 @@ class SearchIndex:
         )
         return await self._stream(LOG, query, view, slot)
 
-    async def _take_segments(self, slot: _Slot, conversation_id: str) -> bool:
+    async def _take_segments(self, slot: Slot, conversation_id: str) -> "_News | None":
+        """Take the segments, and ask meanwhile for what is behind them; `None`: a part is missing.
+
+        Mostly that is among the newest appends. If it is not, or a segment was made in between, it
+        is asked for by its place.
+        """
         query = of_segments(self._workspace_id, conversation_id)
-        return await self._stream(SEGMENTS, query, slot.view, slot)
+        newest: list[Document] = [
+            {"$match": of_conversation(self._workspace_id, conversation_id)},
+            {"$sort": {"sequence": -1}},
+            {"$limit": _NEWEST},
+        ]
+        is_taken, rows = await _both(
+            self._stream(SEGMENTS, query, slot.view, slot),
+            self._ask(conversation_id, newest, asks_whether_complete=True),
+        )
+        self._check_complete(is_complete=any(each.get("_id") == COMPLETE["_id"] for each in rows))
+        if not is_taken:
+            return None
+        until = slot.view.until.get(conversation_id, 0)
+        news = _News.of(rows, until)
+        first = news.appends[0] if news.appends else None
+        if first is not None and first["sequence"] > until + 1 and not first.get("is_reset"):
+            return await self._news(slot, conversation_id)
+        return news
 
     async def _stream(
         self,
         collection: str,
         query: Document,
         view: LogView,
-        slot: _Slot | None = None,
+        slot: Slot | None = None,
         session: AsyncClientSession | None = None,
     ) -> bool:
         """Take what matches, each batch in a thread while the next is read.
@@ -296,34 +274,48 @@ class SearchIndex:
                 break
         return last is None or await last
 
-    async def _news(self, slot: _Slot, conversation_id: str) -> "_News":
-        """One question: is anything not logged yet, is the index whole, what was appended since.
-
-        They are answered in this order, so that what was not logged at the first is there at the
-        last, or was said to be missing. Of a log that is known the second is not asked: while it is
-        made anew all of it is there, until it begins again.
-        """
+    async def _news(self, slot: Slot, conversation_id: str) -> "_News | None":
+        """What is behind the appends that are known; `None`: the log is another one by now."""
         until = slot.view.until.get(conversation_id, 0)
-        behind = {
-            "workspace_id": self._workspace_id,
-            "conversation_id": conversation_id,
-            "unindexed": True,
-        }
         appends: list[Document] = [
             {"$match": of_conversation(self._workspace_id, conversation_id, after=until - 1)},
             {"$sort": {"sequence": 1}},
             {"$limit": _MOST_NEWS + 1},
         ]
+        rows = await self._ask(conversation_id, appends)
+        is_known = until == 0 or any(
+            each["_id"] == slot.last_id for each in rows if each.get("sequence") == until
+        )
+        return _News.of(rows, until) if is_known else None
+
+    async def _ask(
+        self,
+        conversation_id: str,
+        appends: Sequence[Document],
+        *,
+        asks_whether_complete: bool = False,
+    ) -> list[Document]:
+        """One question: is anything not logged yet, is the index whole, which appends are there.
+
+        They are answered in this order, so that what was not logged at the first is there at the
+        last, or was said to be missing. Of a log that is known the second need not be asked: while
+        it is made anew all of it is there, until it begins again.
+        """
+        behind = {
+            "workspace_id": self._workspace_id,
+            "conversation_id": conversation_id,
+            "unindexed": True,
+        }
         pipeline: list[Document] = [
             {"$match": behind},
             {"$limit": 1},
             {"$project": {"_id": 0, "behind": {"$literal": True}}},
         ]
-        if slot.last_id is None:
+        if asks_whether_complete:
             pipeline.append({"$unionWith": {"coll": STATE, "pipeline": [{"$match": COMPLETE}]}})
         pipeline.append({"$unionWith": {"coll": LOG, "pipeline": appends}})
         cursor = await self._database["snapshots"].aggregate(pipeline)
-        return _News.of(await cursor.to_list(), until)
+        return await cursor.to_list()
 
     def _check_complete(self, *, is_complete: bool) -> None:
         if not is_complete:
@@ -398,19 +390,24 @@ def _inflate(documents: Iterable[Document]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _News:
-    """The answer to `_news`; `last_id` is of the append that was known as the last one."""
+    """What a log has behind the appends that are known, and whether it lags."""
 
-    is_complete: bool
     is_behind: bool
-    last_id: Document | None
     appends: Sequence[Mapping[str, Any]]
 
     @classmethod
     def of(cls, rows: Sequence[Document], until: int) -> "_News":
-        appends = [each for each in rows if "sequence" in each]
+        appends = [each for each in rows if each.get("sequence", 0) > until]
+        appends.sort(key=lambda each: each["sequence"])
         return cls(
-            is_complete=any(each.get("_id") == COMPLETE["_id"] for each in rows),
-            is_behind=any("behind" in each for each in rows),
-            last_id=next((each["_id"] for each in appends if each["sequence"] == until), None),
-            appends=[inflated(each) for each in appends if each["sequence"] > until],
+            is_behind=any("behind" in each for each in rows), appends=list(map(inflated, appends))
         )
+
+
+async def _both(first: Awaitable[First], second: Awaitable[Second]) -> tuple[First, Second]:
+    """Do both at once; when one fails, only after the other has ended, too."""
+    results = await asyncio.gather(first, second, return_exceptions=True)
+    for each in results:
+        if isinstance(each, BaseException):
+            raise each
+    return results  # pyright: ignore[reportReturnType] - neither is an exception

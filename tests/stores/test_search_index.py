@@ -440,10 +440,11 @@ async def test_a_log_that_is_known_answers_while_the_index_is_made_again(
     mongodb_uri: str, prepared_database: str, store: MongoStepStore, other: MongoStepStore
 ) -> None:
     talk, run_id = f"talk-{uuid4().hex}", uuid4().hex
-    await said(store, run_id, "needle", "hay", talk=talk)
+    await said(store, run_id, "needle", *["hay"] * 2 * search_segments.APPENDS, talk=talk)
     query = text_query("needle", talk)
     expected, _ = await both(store, query)
     with MongoClient[dict[str, Any]](mongodb_uri) as client:
+        assert client[prepared_database][SEGMENTS].count_documents({"conversation_id": talk}) == 2
         state = client[prepared_database].search_state
         state.update_one({}, {"$set": {"is_complete": False}})
         known = await search_history(SnapshotHistorySource(store), query)
