@@ -406,8 +406,9 @@ class _News:
 
 async def _both(first: Awaitable[First], second: Awaitable[Second]) -> tuple[First, Second]:
     """Do both at once; when one fails, only after the other has ended, too."""
-    results = await asyncio.gather(first, second, return_exceptions=True)
-    for each in results:
-        if isinstance(each, BaseException):
-            raise each
-    return results  # pyright: ignore[reportReturnType] - neither is an exception
+    one, other = await asyncio.gather(first, second, return_exceptions=True)
+    if isinstance(one, BaseException):
+        raise one
+    if isinstance(other, BaseException):
+        raise other
+    return one, other

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stores.mongo.search_lines import Lines, SearchLines
-from stores.mongo.search_view import LogView, Places
+from stores.mongo.search_places import Places
+from stores.mongo.search_view import LogView
 from stores.search.bm25 import Bm25, inverse_document_frequency
 from stores.search.corpus import Section
 from stores.search.query import FoundMessage, Hit, Window

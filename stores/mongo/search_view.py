@@ -6,22 +6,19 @@ earlier run holds is left out at the beginning of a later one.
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from stores.mongo.search_entries import SearchedEntries
 from stores.mongo.search_log import reference_ranges_in
+from stores.mongo.search_places import PlaceColumns, Places
 from stores.mongo.search_segments import DIGEST_BYTES, AppendsOfRun, appends_in
 from stores.search.corpus import Inheritance, Section
 
 _NO_CHANGES: frozenset[str] = frozenset()
 
-_NOWHERE = -1
 _BYTES_OF_ENTRY = 300
 """Of what is kept of a message besides its postings: digest, hash, places in lists."""
 
@@ -120,6 +117,8 @@ class LogView:
         self._starts = array("q")
         self._inheritance = Inheritance()
         self._is_stale = False
+        self._run_count = self._skipped = 0
+        self._columns = PlaceColumns()
         self._places: Places | None = None
 
     @property
@@ -170,7 +169,7 @@ class LogView:
             firsts += accumulate(appends.sizes[:-1], initial=first)
         self._hashes += appends.hashes
         self.digests.append(appends.digests[: len(places) * DIGEST_BYTES])
-        before = len(run.entries)
+        before, skipped = len(run.entries), len(run.unreadable)
         entries: Sequence[int] = range(first, first + len(places))
         if appends.further:
             is_added = self._take_further(run, appends, entries)
@@ -178,6 +177,8 @@ class LogView:
             if run.borrowed:
                 run.borrowed -= frozenset(places)
             is_added = run.put(places, entries)
+        self._run_count += bool(run.entries) - bool(before)
+        self._skipped += len(run.unreadable) - skipped
         self._count_on(run, before if is_added else None)
 
     def _take_further(
@@ -252,74 +253,37 @@ class LogView:
         """Bring the sections up to the records, from the first run on."""
         self._inheritance = Inheritance()
         self._sections, self._flat, self._starts = [], array("q"), array("q")
+        self._columns = PlaceColumns()
         self._corpus = sorted(self.runs.values(), key=lambda each: each.order)
         for run in self._corpus:
             run.inherited, run.is_counted = 0, True
             self._inherit(run, 0)
         self._is_stale = False
 
-    def places(self, run_id: str | None) -> "Places":
+    def places(self, run_id: str | None) -> Places:
         """Where the entries of the corpus are: of all sections, or of one run's whole record."""
         if run_id is not None:
-            runs = [self.runs[run_id]] if run_id in self.runs else []
-            sections = [_section(run, 0) for run in runs if run.entries]
-            entries = runs[0].entries if runs else []
-            return self._places_of(runs, sections, entries, [0] * len(sections))
+            return self._places_of(self.runs.get(run_id))
         if self._is_stale:
             self._put_together()
         if self._places is None:
-            sections = list(self._sections)
-            self._places = self._places_of(self.runs.values(), sections, self._flat, self._starts)
+            self._columns.grow(
+                self._flat[self._columns.size :], self.entries.lengths, len(self.digests)
+            )
+            self._places = self._columns.places(
+                self._sections, self._starts, run_count=self._run_count, skipped=self._skipped
+            )
         return self._places
 
-    def _places_of(
-        self,
-        runs: Collection[RunRecordView],
-        sections: list[Section],
-        entries: Sequence[int],
-        starts: Sequence[int],
-    ) -> "Places":
-        flat = np.array(entries, np.int64)
-        order = np.full(len(self.digests), _NOWHERE)
-        order[flat[::-1]] = np.arange(len(flat))[::-1]
-        again = np.flatnonzero(order[flat] != np.arange(len(flat)))
-        further = zip(flat[again].tolist(), again.tolist(), strict=True)
-        lengths = self.entries.lengths[flat]
-        return Places(
-            lengths=lengths,
-            term_count=int(lengths.sum()),
-            sections=sections,
-            flat=flat,
-            order=order,
-            starts=np.array(starts, np.int64),
-            again=tuple(further),
-            run_count=sum(bool(each.entries) for each in runs),
-            skipped=sum(len(each.unreadable) for each in runs),
-        )
+    def _places_of(self, run: RunRecordView | None) -> Places:
+        columns = PlaceColumns()
+        if run is None or not run.entries:
+            skipped = len(run.unreadable) if run else 0
+            return columns.places([], [], run_count=0, skipped=skipped)
+        columns.grow(run.entries, self.entries.lengths, len(self.digests))
+        return columns.places([_section(run, 0)], [0], run_count=1, skipped=len(run.unreadable))
 
 
 def _section(run: RunRecordView, first_index: int) -> Section:
     length = len(run.entries) - first_index
     return Section(run.run_id, run.conversation_id or None, first_index, length)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
-    """A corpus: its entries section by section, where each section starts, and back again.
-
-    `order` has an entry's place among those of the corpus, -1 for one that is not of it; `lengths`
-    how many terms each has, in the order of the corpus, and `term_count` all together. `again` has
-    the further places of entries that are in two sections: a run that branched off before a change
-    of instructions has what it inherited as its own. `run_count` and `skipped` are those of
-    `Ranking`.
-    """
-
-    sections: list[Section]
-    flat: NDArray[Any]
-    order: NDArray[Any]
-    lengths: NDArray[Any]
-    term_count: int
-    starts: NDArray[Any]
-    again: tuple[tuple[int, int], ...]
-    run_count: int
-    skipped: int
