@@ -6,10 +6,10 @@ a stream for each search, of which only what the query asks for is kept.
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from bson import decode_all  # pyright: ignore[reportUnknownVariableType]
 from pymongo.asynchronous.client_session import AsyncClientSession
@@ -22,7 +22,7 @@ from stores.mongo.search_indexer import SearchIndexer
 from stores.mongo.search_lines import KeptLines, SearchLines
 from stores.mongo.search_log import COMPLETE, LOG, STATE, of_conversation
 from stores.mongo.search_ranking import LogRanking, hits_of, scores_of
-from stores.mongo.search_segments import APPENDS, SEGMENTS, of_segments
+from stores.mongo.search_segments import SEGMENTS, of_segments
 from stores.mongo.search_terms import inflated, terms_id
 from stores.mongo.search_texts import SearchTexts
 from stores.mongo.search_upkeep import SearchUpkeep
@@ -36,9 +36,6 @@ from stores.threads import in_thread_if
 _FEW_ENTRIES, _FEW_IN_BLOCKS = 50_000, 2_500
 """Messages up to which ranking takes a millisecond or two, and is not worth a thread; the second
 before there are postings."""
-
-_NEWEST = 2 * APPENDS
-"""Appends that are read beside the segments: so many are mostly not in one yet."""
 
 _MOST_NEWS = 100
 """Appends that are read with the question what is new; more come as a stream."""
@@ -54,9 +51,6 @@ _UNREADABLE = (
     "it changes faster than it can be read, or has lost a part; then `perdure reindex` makes it "
     "again"
 )
-
-First = TypeVar("First")
-Second = TypeVar("Second")
 
 
 class SearchMemory:
@@ -175,13 +169,18 @@ class SearchIndex:
         await self.indexer.settle(conversation_id)
         for _ in range(_MOST_ATTEMPTS):
             is_new = slot.last_id is None
-            news = await (self._take_segments if is_new else self._news)(slot, conversation_id)
+            if is_new and not await self._take_segments(slot, conversation_id):
+                slot.begin_again(includes_own=includes_own)
+                continue
             if slot.view.size_bytes > self._views.memory_bytes:
                 return  # and be read as a stream
-            if news is not None and news.is_behind:
+            news = await self._news(slot, conversation_id, is_new=is_new)
+            if is_new:
+                self._check_complete(is_complete=news.is_complete)
+            if news.is_behind:
                 await self.indexer.catch_up(conversation_id)
                 continue
-            if news is not None and await self._take(slot, news, conversation_id):
+            if news.is_of_known and await self._take(slot, news, conversation_id):
                 self._check_analyzer(slot.view)
                 return
             slot.begin_again(includes_own=includes_own)
@@ -200,31 +199,9 @@ class SearchIndex:
         )
         return await self._stream(LOG, query, view, slot)
 
-    async def _take_segments(self, slot: Slot, conversation_id: str) -> "_News | None":
-        """Take the segments, and ask meanwhile for what is behind them; `None`: a part is missing.
-
-        Mostly that is among the newest appends. If it is not, or a segment was made in between, it
-        is asked for by its place.
-        """
+    async def _take_segments(self, slot: Slot, conversation_id: str) -> bool:
         query = of_segments(self._workspace_id, conversation_id)
-        newest: list[Document] = [
-            {"$match": of_conversation(self._workspace_id, conversation_id)},
-            {"$sort": {"sequence": -1}},
-            {"$limit": _NEWEST},
-        ]
-        is_taken, rows = await _both(
-            self._stream(SEGMENTS, query, slot.view, slot),
-            self._ask(conversation_id, newest, asks_whether_complete=True),
-        )
-        self._check_complete(is_complete=any(each.get("_id") == COMPLETE["_id"] for each in rows))
-        if not is_taken:
-            return None
-        until = slot.view.until.get(conversation_id, 0)
-        news = _News.of(rows, until)
-        first = news.appends[0] if news.appends else None
-        if first is not None and first["sequence"] > until + 1 and not first.get("is_reset"):
-            return await self._news(slot, conversation_id)
-        return news
+        return await self._stream(SEGMENTS, query, slot.view, slot)
 
     async def _stream(
         self,
@@ -274,48 +251,34 @@ class SearchIndex:
                 break
         return last is None or await last
 
-    async def _news(self, slot: Slot, conversation_id: str) -> "_News | None":
-        """What is behind the appends that are known; `None`: the log is another one by now."""
-        until = slot.view.until.get(conversation_id, 0)
-        appends: list[Document] = [
-            {"$match": of_conversation(self._workspace_id, conversation_id, after=until - 1)},
-            {"$sort": {"sequence": 1}},
-            {"$limit": _MOST_NEWS + 1},
-        ]
-        rows = await self._ask(conversation_id, appends)
-        is_known = until == 0 or any(
-            each["_id"] == slot.last_id for each in rows if each.get("sequence") == until
-        )
-        return _News.of(rows, until) if is_known else None
-
-    async def _ask(
-        self,
-        conversation_id: str,
-        appends: Sequence[Document],
-        *,
-        asks_whether_complete: bool = False,
-    ) -> list[Document]:
-        """One question: is anything not logged yet, is the index whole, which appends are there.
+    async def _news(self, slot: Slot, conversation_id: str, *, is_new: bool) -> "_News":
+        """One question: is anything not logged yet, is the index whole, what was appended since.
 
         They are answered in this order, so that what was not logged at the first is there at the
-        last, or was said to be missing. Of a log that is known the second need not be asked: while
+        last, or was said to be missing. Only of a log that was not known the second is asked: while
         it is made anew all of it is there, until it begins again.
         """
+        until = slot.view.until.get(conversation_id, 0)
         behind = {
             "workspace_id": self._workspace_id,
             "conversation_id": conversation_id,
             "unindexed": True,
         }
+        appends: list[Document] = [
+            {"$match": of_conversation(self._workspace_id, conversation_id, after=until - 1)},
+            {"$sort": {"sequence": 1}},
+            {"$limit": _MOST_NEWS + 1},
+        ]
         pipeline: list[Document] = [
             {"$match": behind},
             {"$limit": 1},
             {"$project": {"_id": 0, "behind": {"$literal": True}}},
         ]
-        if asks_whether_complete:
+        if is_new:
             pipeline.append({"$unionWith": {"coll": STATE, "pipeline": [{"$match": COMPLETE}]}})
         pipeline.append({"$unionWith": {"coll": LOG, "pipeline": appends}})
         cursor = await self._database["snapshots"].aggregate(pipeline)
-        return await cursor.to_list()
+        return _News.of(await cursor.to_list(), until, slot.last_id)
 
     def _check_complete(self, *, is_complete: bool) -> None:
         if not is_complete:
@@ -390,25 +353,20 @@ def _inflate(documents: Iterable[Document]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _News:
-    """What a log has behind the appends that are known, and whether it lags."""
+    """The answer to `_news`. `is_of_known`: the append that was known as the last one is there."""
 
+    is_complete: bool
     is_behind: bool
+    is_of_known: bool
     appends: Sequence[Mapping[str, Any]]
 
     @classmethod
-    def of(cls, rows: Sequence[Document], until: int) -> "_News":
-        appends = [each for each in rows if each.get("sequence", 0) > until]
-        appends.sort(key=lambda each: each["sequence"])
+    def of(cls, rows: Sequence[Document], until: int, last_id: Document | None) -> "_News":
+        appends = [each for each in rows if "sequence" in each]
+        last = (each["_id"] for each in appends if each["sequence"] == until)
         return cls(
-            is_behind=any("behind" in each for each in rows), appends=list(map(inflated, appends))
+            is_complete=any(each.get("_id") == COMPLETE["_id"] for each in rows),
+            is_behind=any("behind" in each for each in rows),
+            is_of_known=last_id is None or last_id == next(last, None),
+            appends=[inflated(each) for each in appends if each["sequence"] > until],
         )
-
-
-async def _both(first: Awaitable[First], second: Awaitable[Second]) -> tuple[First, Second]:
-    """Do both at once; when one fails, only after the other has ended, too."""
-    one, other = await asyncio.gather(first, second, return_exceptions=True)
-    if isinstance(one, BaseException):
-        raise one
-    if isinstance(other, BaseException):
-        raise other
-    return one, other
