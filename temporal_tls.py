@@ -48,9 +48,10 @@ _PROBLEMS = {
     r"CertificateRequired|AlertReceived|BadCertificate|UnknownCA|HandshakeFailure": "it refused "
     "our certificate. Set PERDURE_TEMPORAL_TLS_CERT and PERDURE_TEMPORAL_TLS_KEY to a pair that it "
     "accepts",
-    r"call error after connection.*(BrokenPipe|ConnectionReset|UnexpectedEof)": "it closed the "
-    "connection after the handshake, mostly since it wants a certificate of ours. Set "
-    "PERDURE_TEMPORAL_TLS_CERT and PERDURE_TEMPORAL_TLS_KEY to a pair that it accepts",
+    r"call error after connection.*(BrokenPipe|ConnectionReset|UnexpectedEof|connection closed)": (
+        "it closed the connection after the handshake, mostly since it wants a certificate of "
+        "ours. Set PERDURE_TEMPORAL_TLS_CERT and PERDURE_TEMPORAL_TLS_KEY to a pair that it accepts"
+    ),
     r"InvalidMessage|InvalidContentType|CorruptMessage": "it speaks no TLS. Leave "
     "PERDURE_TEMPORAL_TLS and the like out, or correct the address",
     r"invalid peer certificate|[Cc]ertificate": "a certificate does not fit. Check "
