@@ -36,7 +36,7 @@ TASK_TIMEOUT = timedelta(seconds=3)
 BETWEEN_KILLS = (0.2, 2.0)
 """Seconds. A worker polls after half a second; a run takes about two."""
 
-WITHIN = timedelta(seconds=90)
+WITHIN = timedelta(seconds=150)
 
 
 def scripts() -> list[str]:
