@@ -101,14 +101,15 @@ class SearchIndexer:
         saved = (new | {each.run_id for each in plan.snapshots}) & set(runs)
         for run_id in sorted(saved if is_plain else runs):
             facts = RunFacts.of(runs[run_id])
-            work = self._after_commit(facts, plan if is_plain else None)
+            since = self._known.of(self._workspace_id, facts.conversation_id).catch_ups
+            work = self._after_commit(facts, plan if is_plain else None, since)
             self._upkeep.begin((self._workspace_id, facts.conversation_id), work)
 
-    async def _after_commit(self, run: RunFacts, plan: CommitPlan | None) -> None:
+    async def _after_commit(self, run: RunFacts, plan: CommitPlan | None, since: int) -> None:
         """Log what a commit wrote of a run; `None`: it took something back. Raises nothing."""
         try:
             async with asyncio.timeout(DEADLINE_SECONDS):
-                if plan is None or not await self._log_plan(run, plan):
+                if plan is None or not await self._log_plan(run, plan, since):
                     await self.catch_up_run(run)
                 await self._put_together(run)
         except _LAG as error:
@@ -141,8 +142,12 @@ class SearchIndexer:
         )
         return known, writer
 
-    async def _log_plan(self, run: RunFacts, plan: CommitPlan) -> bool:
-        """Log a commit's snapshots from memory; whether all of it was at hand."""
+    async def _log_plan(self, run: RunFacts, plan: CommitPlan, since: int) -> bool:
+        """Log a commit's snapshots from memory; whether all of it was at hand.
+
+        Not when a catch-up was quicker, of those that `since` does not count: it may have logged
+        that the next commit took these snapshots back.
+        """
         saved = [each for each in plan.snapshots if each.run_id == run.run_id]
         if not all(each.names_positions for each in saved):
             return False
@@ -151,7 +156,7 @@ class SearchIndexer:
             log.insert = partial(self._upkeep.insert, self._database[LOG])
         async with known.lock:
             is_new = any(each.record.run_id == run.run_id for each in plan.new_runs)
-            if not is_new and run.run_id not in known.runs:
+            if known.catch_ups != since or (not is_new and run.run_id not in known.runs):
                 return False
             logged = await log.run(run.run_id, is_new=is_new)
             placed = logged.placed_by(run.run_id, plan)
@@ -231,6 +236,8 @@ class SearchIndexer:
                 except BaseException:  # what was cut off may have been written all the same
                     known.forget()
                     raise
+                finally:
+                    known.catch_ups += 1
 
     async def _catch_up(self, run: RunFacts, log: SearchLogWriter, lost: Lost) -> bool:
         """Whether it is done; otherwise `lost` has more of what could not be read, and why.

@@ -80,6 +80,9 @@ class LoggedConversation:
     runs: dict[str, LoggedRun] = field(default_factory=dict[str, LoggedRun])
     foreign: set[str] = field(default_factory=set[str])
     """Runs that others have written of since."""
+    catch_ups: int = 0
+    """How often a run was logged from what is stored: what a commit before that brought, and may
+    have been taken back since, is logged then."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by the one that writes."""
 

@@ -535,6 +535,38 @@ async def test_a_snapshot_that_took_the_place_of_a_logged_one_is_not_taken_for_l
         assert "kept" in indexed.text
 
 
+async def test_what_was_taken_back_before_it_was_logged_stays_away(
+    store: MongoStepStore, other: MongoStepStore
+) -> None:
+    talk = run_id = f"talk-{uuid4().hex}"
+    execution, script = Execution(execution_id=run_id, branch="a"), RunScript(run_id=run_id)
+    await store.commit(execution.commit(script.register(conversation_id=talk)))
+    execution.next_task()
+    await store.commit(execution.commit(save(script, {0: request("first")})))
+    indexer = store.history_index.indexer
+    await indexer.settle(talk)
+    known = indexer._known.of(store.workspace_id, talk)  # pyright: ignore[reportPrivateUsage] - held up
+    async with known.lock:
+        execution.next_task(number=execution.number - 1)  # a lost task: it is made up from rows
+        script.saves -= 1
+        again = execution.commit(save(script, {0: request("second")}))
+        assert (await store.commit(again)).verdict == "supersede"
+        execution.next_task()
+        saved = execution.commit(save(script, {0: request("second"), 1: request("lost")}, known=1))
+        assert (await store.commit(saved)).verdict == "apply"
+        execution.branch += "b"
+        execution.branch_time = at(execution.queued_seconds + 100)
+        execution.next_task(number=execution.number - 1)  # a reset: it takes the last one back
+        script.saves -= 1
+        kept = execution.commit(save(script, {0: request("second")}, state="interrupted"))
+        assert (await store.commit(kept)).verdict == "adopt"
+    for searched in (store, other):
+        indexed, plain = await both(searched, text_query("second lost", talk))
+        assert indexed == plain
+        assert indexed.messages == 1
+        assert "lost" not in indexed.matches[0].excerpt
+
+
 async def test_a_commit_does_not_wait_for_the_log_and_a_search_does(
     store: MongoStepStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
