@@ -25,7 +25,8 @@ class SearchedEntries:
     """
 
     def __init__(self, only: Sequence[str] | None = None) -> None:
-        self._only = only
+        self._only = None if only is None else list(map(line_of, only))
+        self._only_keys = [term_key(spelled(each)) for each in only or ()]
         self._blocks: list[TermBlock] = []
         self._postings = Postings()
         self._lengths = Column(np.int64)
@@ -61,9 +62,9 @@ class SearchedEntries:
             else:
                 self._keep_only(block, self._only)
 
-    def _keep_only(self, block: TermBlock, only: Sequence[str]) -> None:
-        for term, entries, counts in block.find(list(map(line_of, only))):
-            key = term_key(spelled(only[term]))
+    def _keep_only(self, block: TermBlock, only: Sequence[bytes]) -> None:
+        for term, entries, counts in block.find(only):
+            key = self._only_keys[term]
             self._postings.append(np.full(len(entries), key, np.uint64), entries, counts)
 
     def find(self, terms: Sequence[str]) -> list[tuple[Array, Array]]:

@@ -43,6 +43,7 @@ from stores.search.counting import CountedTerms
 from stores.search.identity import instruction_changes, message_hash, without_summary
 from stores.search.rendering import indexed_text, own_text
 from stores.search.replay import places_by_hash
+from stores.threads import in_thread_if
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -393,7 +394,7 @@ class SearchIndexer:
                 CountedTerms.of(self._analyzer.terms(own)) if own else None,
             )
 
-        return await asyncio.to_thread(count) if size > _LONG_TEXT else count()
+        return await in_thread_if(size > _LONG_TEXT, count)
 
     async def _unmark(self, query: Document) -> int:
         done = await self._database["snapshots"].update_many(

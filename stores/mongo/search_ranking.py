@@ -100,6 +100,7 @@ class LogRanking:
         self._copies = view.copies
         self._places = places
         self._scores = scores
+        self._found: dict[str, Lines] | None = None
         self.sections: Sequence[Section] = places.sections
         self.windows: Sequence[Window] = windows
         self.message_count = len(places.flat)
@@ -112,14 +113,15 @@ class LogRanking:
         found = await self._lines.load({self._digests[each] for each in shown})
         gone = (each for each in shown if self._digests[each] not in found)
         copies = {copy for each in gone for copy in self._copies.get(each, ())}
-        return found | await self._lines.load(copies) if copies else found
+        self._found = found | await self._lines.load(copies) if copies else found
+        return self._found
 
     async def messages(self) -> list[list[FoundMessage]]:
         """See `Ranking.messages`.
 
         A message whose run has taken it back since is shown as another run has it.
         """
-        found = await self.read()
+        found = await self.read() if self._found is None else self._found
 
         def lines(entry: int) -> Lines | None:
             own = found.get(self._digests[entry])

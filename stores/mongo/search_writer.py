@@ -24,6 +24,7 @@ from stores.mongo.search_segments import SEGMENTS, of_segments
 from stores.mongo.search_upkeep import insert_where_free
 from stores.paging import microseconds
 from stores.records import RunRecord
+from stores.threads import in_thread_if
 
 MOST_REMEMBERED = 500_000
 """Messages in what is remembered of conversations, at some 200 bytes each."""
@@ -264,7 +265,7 @@ class SearchLogWriter:
                 terms_id=self._terms_id,
             )
             terms = sum(len(each.terms.counts) for each in append.entries)
-            document = await asyncio.to_thread(make) if terms > _MANY_TERMS else make()
+            document = await in_thread_if(terms > _MANY_TERMS, make)
             if await self.insert(document):
                 self._known.head = sequence
                 return sequence

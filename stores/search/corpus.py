@@ -46,7 +46,7 @@ class Inheritance:
     def __init__(self) -> None:
         self._seen: set[Hashable] = set()
         self._changes: dict[Hashable, Changes] = {}
-        """Of those that carry any."""
+        """What each carries, once any of them does."""
 
     def leading(self, hashes: Sequence[Hashable], changes: Sequence[Changes] = ()) -> int:
         """The number of inherited messages of the next run; from now on its own count as held.
